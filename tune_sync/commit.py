@@ -1,0 +1,333 @@
+"""The only code that orders writes in an experiment directory.
+
+Order of a checkpoint (docs/design/commit-order.md says why):
+
+1. `begin`: an attempt of its own in staging. Nothing else ever writes there.
+2. the bytes, by whoever has them; `seal`: bytes durable first, then the seal that lists them.
+3. `place`: staging becomes the checkpoint directory, by one rename. Visible at once, whole.
+4. `record`: the rename durable first, then the manifest. From here it is published.
+
+A delete (`retire`) goes the other way: out of sight by one rename, then its manifest, then its
+bytes. State is replaced whole, after `record` of what it names (see `publisher`).
+`recover` completes or undoes what a crash left, for the owner of the lease only.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tune_sync import layout
+from tune_sync.errors import DamagedError, NotWholeError
+from tune_sync.manifest import (
+    Manifest, Seal, Union, manifest_from_json, seal_from_json, to_json, unite,
+)  # fmt: skip
+from tune_sync.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A checkpoint that is visible and whole, with its manifest still to be recorded.
+
+    Attributes:
+        manifest: What will be recorded.
+        conflicts: `(path, winning rank, losing rank)`, for a warning.
+    """
+
+    manifest: Manifest
+    conflicts: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What `recover` did.
+
+    Attributes:
+        completed: Checkpoints whose manifest was recorded after all.
+        dropped: Staged checkpoints that were not whole, or were never reported to the driver.
+    """
+
+    completed: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+
+class Committer:
+    """Orders the writes of one run in one experiment directory.
+
+    Args:
+        store: Rooted at the experiment directory.
+        owner: Id of the run, written into manifests.
+        fence: Called before anything becomes visible; raises `LeaseLostError` if this run may
+            no longer write.
+        clock: Seconds since the epoch.
+        new_id: Makes a name that was never used before.
+    """
+
+    def __init__(
+        self, store: Store, owner: str = "", fence: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:  # fmt: skip
+        self.store = store
+        self._owner = owner
+        self._fence = fence
+        self._clock = clock
+        self._new_id = new_id
+
+    # Staging
+
+    def begin(self, checkpoint: str) -> str:
+        """Open a new attempt at `checkpoint`; returns its id. Nothing is durable yet."""
+        attempt = self._new_id()
+        self.store.make_dir(staged_key(checkpoint, attempt))
+        return attempt
+
+    def seal(self, checkpoint: str, seal: Seal) -> None:
+        """Close an attempt: its bytes are durable, and then its seal, when this returns.
+
+        May be called again with a longer list while the checkpoint is not placed.
+
+        Raises:
+            NotWholeError: A listed file is missing or has another length.
+        """
+        data = staged_key(checkpoint, seal.attempt)
+        for directory in seal.directories:
+            self.store.make_dir(f"{data}/{directory}")
+        for file in seal.files:
+            self._check_length(f"{data}/{file.path}", file.size_bytes)
+        self.store.sync_tree(data)
+        self._replace(_seal_key(checkpoint, seal.attempt), to_json(seal))
+
+    def discard(self, prefix: str) -> None:
+        """Drop all staging below `prefix`: a checkpoint, or a trial's directory name."""
+        self.store.remove_tree(f"{layout.STAGING_DIR}/{prefix}")
+
+    def discard_attempt(self, checkpoint: str, attempt: str) -> None:
+        """Drop one attempt; a late write to it fails, as its directory is gone."""
+        self.store.remove_tree(_attempt_key(checkpoint, attempt))
+
+    # Publishing
+
+    def place(self, checkpoint: str, *, strict: bool = False) -> Placed:
+        """Make the sealed parts of `checkpoint` visible as one directory, at once.
+
+        Only renames: fast enough for Ray's control loop. Durable only after `record`.
+
+        Raises:
+            NotWholeError: Nothing was sealed.
+            ConfigError: `strict`, and ranks disagree about a file.
+            LeaseLostError: Another run took over.
+        """
+        self._fence()
+        union = unite(checkpoint, self._seals(checkpoint), strict=strict)
+        data = self._gather(checkpoint, union)
+        manifest = Manifest(
+            checkpoint, self._owner, self._clock(), union.files, union.directories
+        )
+        intent = _intent_key(checkpoint, union.seals[0].attempt)
+        self.store.write_at(intent, 0, to_json(manifest))
+        if self.store.info(checkpoint) is not None:  # rare: only then has it to survive by itself
+            self.store.sync(intent)
+            self.store.sync(_parent(intent))
+        self._move_into_place(data, checkpoint)
+        return Placed(manifest, union.conflicts)
+
+    def record(self, manifest: Manifest) -> None:
+        """Publish a placed checkpoint: durable for good when this returns. May be called twice."""
+        checkpoint = manifest.checkpoint
+        self.store.sync(checkpoint)
+        self.store.sync(_parent(checkpoint))
+        self._replace(manifest_key(checkpoint), to_json(manifest))
+        self.store.remove_tree(f"{layout.STAGING_DIR}/{checkpoint}")
+
+    def manifest(self, checkpoint: str) -> Manifest | None:
+        """The manifest of a published checkpoint, or None if it is not published.
+
+        Raises:
+            DamagedError: There is one, and it cannot be read.
+        """
+        key = manifest_key(checkpoint)
+        if self.store.info(key) is None or self.store.info(checkpoint) is None:
+            return None
+        return manifest_from_json(self.store.read(key), key)
+
+    def published(self) -> Iterator[Manifest]:
+        """All published checkpoints, in the order of their keys."""
+        for key in self._files_below(layout.MANIFESTS_DIR):
+            checkpoint = key.removeprefix(layout.MANIFESTS_DIR + "/").removesuffix(".json")
+            manifest = self.manifest(checkpoint)
+            if manifest is not None:
+                yield manifest
+
+    def retire(self, checkpoint: str) -> None:
+        """Delete a checkpoint: gone at once for every reader; its bytes follow."""
+        self._fence()
+        self._set_aside(checkpoint)
+        self.store.remove_tree(layout.TRASH_DIR)
+
+    # Single files
+
+    def begin_file(self) -> str:
+        """A key to write one file at, before `commit_file` moves it to its place."""
+        self.store.make_dir(layout.INCOMING_DIR)
+        return f"{layout.INCOMING_DIR}/{self._new_id()}"
+
+    def commit_file(self, incoming: str, key: str, *, durable: bool) -> None:
+        """Put a file in its place, whole: readers see the old one or the new one.
+
+        Args:
+            incoming: From `begin_file`.
+            key: The place.
+            durable: Survives a power cut when this returns. State does; logs need not.
+        """
+        self._fence()
+        self.store.make_dir(_parent(key))
+        if durable:
+            self.store.sync(incoming)
+        self.store.rename(incoming, key)
+        if durable:
+            self.store.sync(_parent(key))
+
+    # After a crash
+
+    def recover(self) -> Recovery:
+        """Complete what was placed, drop what was not. For the owner of the lease only."""
+        completed, dropped = [], []
+        for checkpoint in self._staged_checkpoints():
+            manifest = self._finish_place(checkpoint)
+            if manifest is not None:
+                self.record(manifest)
+                completed.append(checkpoint)
+            else:
+                dropped.append(checkpoint)
+        for directory in (layout.STAGING_DIR, layout.INCOMING_DIR, layout.TRASH_DIR):
+            self.store.remove_tree(directory)
+        self._drop_orphaned_manifests()
+        return Recovery(tuple(completed), tuple(dropped))
+
+    # Inside
+
+    def _replace(self, key: str, data: bytes) -> None:
+        """Replace a small file of ours durably: bytes, sync, rename, sync of the parent."""
+        incoming = self.begin_file()
+        self.store.write_at(incoming, 0, data)
+        self.store.sync(incoming)
+        self.store.make_dir(_parent(key))
+        self.store.rename(incoming, key)
+        self.store.sync(_parent(key))
+
+    def _seals(self, checkpoint: str) -> list[Seal]:
+        seals = []
+        for attempt in self.store.list(f"{layout.STAGING_DIR}/{checkpoint}"):
+            key = f"{attempt.key}/seal.json"
+            if attempt.is_dir and self.store.info(key) is not None:
+                seals.append(seal_from_json(self.store.read(key), key))
+        return seals
+
+    def _gather(self, checkpoint: str, union: Union) -> str:
+        """Move the other ranks' files into the first one's staging; returns its key."""
+        data = staged_key(checkpoint, union.seals[0].attempt)
+        for directory in union.directories:
+            self.store.make_dir(f"{data}/{directory}")
+        for attempt, path in union.moves:
+            self.store.make_dir(_parent(f"{data}/{path}"))
+            self.store.rename(f"{staged_key(checkpoint, attempt)}/{path}", f"{data}/{path}")
+        if union.moves:
+            self.store.sync_tree(data)
+        return data
+
+    def _set_aside(self, checkpoint: str) -> None:
+        """Take what is at `checkpoint` out of sight, then its manifest."""
+        if self.store.info(checkpoint) is not None:
+            self.store.make_dir(layout.TRASH_DIR)
+            self.store.rename(checkpoint, f"{layout.TRASH_DIR}/{self._new_id()}")
+        if self.store.info(manifest_key(checkpoint)) is not None:
+            self.store.remove(manifest_key(checkpoint))
+            self.store.sync(_parent(manifest_key(checkpoint)))
+
+    def _check_length(self, key: str, size_bytes: int) -> None:
+        found = self.store.info(key)
+        if found is None or found.is_dir or found.size_bytes != size_bytes:
+            got = "missing" if found is None else f"{found.size_bytes} bytes"
+            raise NotWholeError(f"{key} is {got}, not {size_bytes} bytes; report the checkpoint again")
+
+    def _staged_checkpoints(self) -> Iterator[str]:
+        """Keys of checkpoints with anything in staging, at whatever depth Ray puts them."""
+        todo = [layout.STAGING_DIR]
+        while todo:
+            for entry in self.store.list(todo.pop()):
+                key = entry.key.removeprefix(layout.STAGING_DIR + "/")
+                if layout.is_checkpoint_name(key.rsplit("/", 1)[-1]):
+                    yield key
+                elif entry.is_dir:
+                    todo.append(entry.key)
+
+    def _finish_place(self, checkpoint: str) -> Manifest | None:
+        """Finish a `place` that a crash cut off; None if none was under way.
+
+        An intent says that the driver had taken the checkpoint for whole. Its bytes were durable
+        before that, and are either still in staging or already in their place.
+        """
+        for entry in self.store.list(f"{layout.STAGING_DIR}/{checkpoint}"):
+            attempt = entry.key.rsplit("/", 1)[-1]
+            intent, data = _intent_key(checkpoint, attempt), staged_key(checkpoint, attempt)
+            if self.store.info(intent) is None:
+                continue
+            staged = self.store.info(data) is not None
+            try:
+                manifest = manifest_from_json(self.store.read(intent), intent)
+                for file in manifest.files:
+                    where = data if staged else checkpoint
+                    self._check_length(f"{where}/{file.path}", file.size_bytes)
+            except (DamagedError, NotWholeError):
+                continue
+            if staged:
+                self._move_into_place(data, checkpoint)
+            return manifest
+        return None
+
+    def _move_into_place(self, data: str, checkpoint: str) -> None:
+        self._set_aside(checkpoint)
+        self.store.make_dir(_parent(checkpoint))
+        self.store.rename(data, checkpoint)
+
+    def _drop_orphaned_manifests(self) -> None:
+        for key in self._files_below(layout.MANIFESTS_DIR):
+            checkpoint = key.removeprefix(layout.MANIFESTS_DIR + "/").removesuffix(".json")
+            if self.store.info(checkpoint) is None:
+                self.store.remove(key)
+
+    def _files_below(self, top: str) -> Iterator[str]:
+        for entry in self.store.list(top):
+            if entry.is_dir:
+                yield from self._files_below(entry.key)
+            else:
+                yield entry.key
+
+
+def staged_key(checkpoint: str, attempt: str) -> str:
+    """Where the bytes of an attempt are written."""
+    return f"{_attempt_key(checkpoint, attempt)}/data"
+
+
+def manifest_key(checkpoint: str) -> str:
+    """Where the manifest of a published checkpoint is."""
+    return f"{layout.MANIFESTS_DIR}/{checkpoint}.json"
+
+
+def _attempt_key(checkpoint: str, attempt: str) -> str:
+    return f"{layout.STAGING_DIR}/{checkpoint}/{attempt}"
+
+
+def _seal_key(checkpoint: str, attempt: str) -> str:
+    return f"{_attempt_key(checkpoint, attempt)}/seal.json"
+
+
+def _intent_key(checkpoint: str, attempt: str) -> str:
+    return f"{_attempt_key(checkpoint, attempt)}/manifest.json"
+
+
+def _parent(key: str) -> str:
+    return key.rpartition("/")[0]

@@ -1,0 +1,94 @@
+"""Every error that tune_sync raises, grouped by what the caller does about it.
+
+```
+TuneSyncError
+├── FixCallError             change the call, the configuration or the files, then call again
+│   ├── ConfigError          (ValueError) a field, or a combination of fields, that cannot work
+│   ├── PathRefusedError     (ValueError) a path or link that would leave its root, or nest without end
+│   ├── ExperimentExistsError (FileExistsError) the name is taken: resume it or choose another
+│   ├── ImmutableError       (PermissionError) a published checkpoint never changes
+│   └── NotSharedError       (FileNotFoundError) a node does not see a path that has to be shared
+├── StoreError               the store could not do it; older data is intact
+│   ├── StoreFullError       (OSError) no space, quota, or a read-only store: make room, then retry
+│   ├── HomeLostError        (ConnectionError) the node that keeps the results does not answer
+│   └── SyncTimeoutError     (TimeoutError) nothing was acknowledged for `sync_timeout` seconds
+├── NotWholeError            this checkpoint is not complete: fall back to an older one
+├── DamagedError             (ValueError) bytes differ from their digest, or metadata is unreadable
+├── LeaseError               another run owns the experiment directory
+│   ├── LeaseHeldError       do not start: someone else is running
+│   └── LeaseLostError       stop: someone else took over
+└── NotStoredError           the run ended, and what the message names is not stored
+```
+
+All of them survive pickling: their arguments are positional.
+"""
+
+from __future__ import annotations
+
+
+class TuneSyncError(Exception):
+    """Base of every error raised by tune_sync."""
+
+
+class FixCallError(TuneSyncError):
+    """The call, the configuration or the files have to be changed."""
+
+
+class ConfigError(FixCallError, ValueError):
+    """A field, or a combination of fields, that cannot work."""
+
+
+class PathRefusedError(FixCallError, ValueError):
+    """A path or a link that leaves its root, or that nests without end."""
+
+
+class ExperimentExistsError(FixCallError, FileExistsError):
+    """The experiment name is taken by an earlier run."""
+
+
+class ImmutableError(FixCallError, PermissionError):
+    """A write into a published checkpoint, whose bytes never change."""
+
+
+class NotSharedError(FixCallError, FileNotFoundError):
+    """A node does not see a storage path that all nodes have to share."""
+
+
+class StoreError(TuneSyncError):
+    """The store could not do what was asked; what it held before is intact."""
+
+
+class StoreFullError(StoreError, OSError):
+    """No space left, a quota, or a read-only store."""
+
+
+class HomeLostError(StoreError, ConnectionError):
+    """The home node, which keeps the results, does not answer."""
+
+
+class SyncTimeoutError(StoreError, TimeoutError):
+    """Nothing was acknowledged for `sync_timeout` seconds."""
+
+
+class NotWholeError(TuneSyncError):
+    """A checkpoint that is not complete was asked for or was to be published."""
+
+
+class DamagedError(TuneSyncError, ValueError):
+    """Bytes that differ from their digest, or metadata that cannot be read."""
+
+
+class LeaseError(TuneSyncError):
+    """Another run owns the experiment directory."""
+
+
+class LeaseHeldError(LeaseError):
+    """Another live run owns the experiment directory; this one must not start."""
+
+
+class LeaseLostError(LeaseError):
+    """Another run took over the experiment directory; this one must stop writing."""
+
+
+class NotStoredError(TuneSyncError):
+    """The run ended, and what the message names did not reach its destination."""

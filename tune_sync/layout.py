@@ -1,0 +1,104 @@
+"""What a path inside an experiment directory is. Pure: no I/O.
+
+A *key* is a POSIX path relative to the experiment directory, as Ray lays it out:
+
+```
+experiment_state-….json, tuner.pkl, …          STATE
+<trial>/checkpoint_000000/…                    CHECKPOINT
+<trial>/result.json, <trial>/plots/a.png, …    TRIAL_FILE
+.tune_sync/…                                   INTERNAL (ours; everything else is Ray's own layout)
+```
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+from tune_sync.errors import PathRefusedError
+
+INTERNAL_DIR = ".tune_sync"
+STAGING_DIR = f"{INTERNAL_DIR}/staging"
+INCOMING_DIR = f"{INTERNAL_DIR}/incoming"
+MANIFESTS_DIR = f"{INTERNAL_DIR}/manifests"
+TRASH_DIR = f"{INTERNAL_DIR}/trash"
+LEASE_KEY = f"{INTERNAL_DIR}/lease.json"
+FORMAT_KEY = f"{INTERNAL_DIR}/format.json"
+
+# Deeper trees than this come from a symbolic link to its own parent: Arrow follows it 40 times.
+MAX_DEPTH = 32
+
+_CHECKPOINT = re.compile(r"checkpoint_[0-9]\S*")
+
+
+class Kind(enum.Enum):
+    """What a key stands for."""
+
+    STATE = "state"
+    CHECKPOINT = "checkpoint"
+    TRIAL_FILE = "trial file"
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A classified key.
+
+    Attributes:
+        kind: What the key stands for.
+        trial: The trial's directory name, or "" where there is none.
+        checkpoint: The key of the checkpoint directory that holds it, or "".
+        inner: The path inside that checkpoint directory; "" is the directory itself.
+    """
+
+    kind: Kind
+    trial: str = ""
+    checkpoint: str = ""
+    inner: str = ""
+
+
+def check_key(key: str) -> str:
+    """Return `key` if it stays inside its root.
+
+    Raises:
+        PathRefusedError: It is absolute, holds "." or ".." or empty parts or a NUL, or nests
+            deeper than `MAX_DEPTH`.
+    """
+    parts = key.split("/")
+    if key and (any(part in ("", ".", "..") for part in parts) or "\0" in key):
+        raise PathRefusedError(f"path {key!r} does not stay inside its directory; refused")
+    if len(parts) > MAX_DEPTH:
+        raise PathRefusedError(
+            f"path {key[:80]!r}… is more than {MAX_DEPTH} levels deep; "
+            "remove the symbolic link that points to its own parent directory"
+        )
+    return key
+
+
+def is_checkpoint_name(name: str) -> bool:
+    """Whether a directory of this name is a checkpoint, as Ray names them."""
+    return _CHECKPOINT.fullmatch(name) is not None
+
+
+def classify(key: str, *, checkpoint_depth: int = 1) -> Place:
+    """Say what `key` is.
+
+    Args:
+        key: A path relative to the experiment directory; "" is that directory.
+        checkpoint_depth: How many directories lie above a checkpoint: 1 for Ray Tune
+            (`<trial>/checkpoint_…`), 0 for Ray Train (`checkpoint_…`).
+
+    Raises:
+        PathRefusedError: See `check_key`.
+    """
+    parts = check_key(key).split("/")
+    if parts[0] == INTERNAL_DIR:
+        return Place(Kind.INTERNAL)
+    trial = parts[0] if checkpoint_depth else ""
+    if len(parts) > checkpoint_depth and is_checkpoint_name(parts[checkpoint_depth]):
+        end = checkpoint_depth + 1
+        return Place(Kind.CHECKPOINT, trial, "/".join(parts[:end]), "/".join(parts[end:]))
+    if len(parts) == 1:
+        return Place(Kind.STATE)
+    return Place(Kind.TRIAL_FILE, trial)
