@@ -11,6 +11,7 @@ import ctypes
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,7 +107,7 @@ class LocalStore:
             found = self.path(key).stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        is_dir = self.path(key).is_dir()
+        is_dir = stat.S_ISDIR(found.st_mode)
         return Info(key, is_dir, 0 if is_dir else found.st_size, found.st_mtime)
 
     def list(self, key: str) -> list[Info]:
@@ -133,8 +134,14 @@ class LocalStore:
     def write_at(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
         """See `Store.write_at`."""
         path = self._inside(key)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with self._room(path, len(data)):
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                descriptor = os.open(path, flags, 0o666)
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+                raise PathRefusedError(f"{path} is a link; remove the link") from error
             try:
                 left = memoryview(data)
                 while left:
@@ -147,8 +154,9 @@ class LocalStore:
         """See `Store.link`."""
         try:
             os.link(self._inside(source), self._inside(target))
-        except FileExistsError:
-            return
+        except FileExistsError:  # a second call, unless it is another file
+            if not os.path.samefile(self.path(source), self.path(target)):
+                raise
         except OSError:  # a file system without hard links
             with self._room(self.path(target)):
                 shutil.copyfile(self.path(source), self.path(target))
@@ -175,23 +183,27 @@ class LocalStore:
 
     def sync(self, key: str) -> None:
         """See `Store.sync`."""
-        path = self._inside(key)
+        self._sync_path(self._inside(key))
+
+    def sync_tree(self, key: str) -> None:
+        """See `Store.sync_tree`."""
+        top = self._inside(key)
+        if not top.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "no such directory", str(top))
+        paths = [Path(base, name) for base, _, names in os.walk(top) for name in names]
+        if len(paths) >= SYNCFS_FROM_FILES and self._sync_file_system(top):
+            return
+        directories = [Path(base) for base, _, _ in os.walk(top)]
+        for path in (*paths, *directories):
+            self._sync_path(path)
+
+    def _sync_path(self, path: Path) -> None:
         with self._room(path):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-
-    def sync_tree(self, key: str) -> None:
-        """See `Store.sync_tree`."""
-        top = self._inside(key)
-        paths = [Path(base, name) for base, _, names in os.walk(top) for name in names]
-        if len(paths) >= SYNCFS_FROM_FILES and self._sync_file_system(top):
-            return
-        directories = [Path(base) for base, _, _ in os.walk(top)]
-        for path in (*paths, *directories):
-            self.sync(path.relative_to(self.root).as_posix())
 
     def _sync_file_system(self, path: Path) -> bool:
         """One syncfs() for all below `path`; False where the system has no such call."""
