@@ -1,0 +1,58 @@
+"""tune_sync: keeps the state of Ray Tune experiments safe, and moves it fast.
+
+Names load when they are first used, so that `import tune_sync` needs neither Ray nor a cloud
+library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tune_sync.config import SyncConfig
+    from tune_sync.fetch import fetch
+    from tune_sync.inner import inner_run_config
+    from tune_sync.ray_adapter import Checkpoint, RunConfig, run_config_kwargs
+    from tune_sync.run import cleanup
+    from tune_sync.syncers.base import Syncer
+    from tune_sync.syncers.object_store import ObjectStoreSyncer
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Checkpoint": "ray_adapter",
+    "ObjectStoreSyncer": "syncers.object_store",
+    "RunConfig": "ray_adapter",
+    "SyncConfig": "config",
+    "Syncer": "syncers.base",
+    "cleanup": "run",
+    "fetch": "fetch",
+    "inner_run_config": "inner",
+    "run_config_kwargs": "ray_adapter",
+}
+
+__all__ = [
+    "Checkpoint",
+    "ObjectStoreSyncer",
+    "RunConfig",
+    "SyncConfig",
+    "Syncer",
+    "cleanup",
+    "errors",
+    "fetch",
+    "inner_run_config",
+    "run_config_kwargs",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("tune_sync.errors")
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"tune_sync.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'tune_sync' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

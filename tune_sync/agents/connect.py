@@ -1,0 +1,84 @@
+"""How a process finds the home of a run, with Ray. The only place that asks Ray where it is."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import ray
+
+from tune_sync.agents.home_agent import start_agent
+from tune_sync.agents.remote_home import RemoteHome
+from tune_sync.errors import HomeLostError
+from tune_sync.filesystem import Address, Spec
+from tune_sync.home import Home, LocalHome
+
+# One agent serves all runs of a driver process: a hundred searches in a loop need one process.
+_AGENTS: dict[str, str] = {}
+
+
+class RayConnector:
+    """See `filesystem.Connector`. Holds nothing, so that it pickles as its name."""
+
+    def home(self, spec: Spec) -> Home:
+        """See `Connector.home`."""
+        root = Path(spec.root, spec.experiment)
+        local = LocalHome(root, spec.owner, spec.options.checkpoint_depth)
+        address = spec.address
+        if address is None or spec.options.shared or address.node_id == node_id():
+            return local
+        if not ray.is_initialized():
+            return LocalHome(root, "", spec.options.checkpoint_depth)  # results read elsewhere
+        try:
+            return self._remote(spec, address)
+        except HomeLostError:
+            if root.is_dir() and not self.is_worker():
+                return LocalHome(root, "", spec.options.checkpoint_depth)
+            return self._reopen(spec, address)
+
+    def rank(self) -> int:
+        """See `Connector.rank`."""
+        try:
+            return int(ray.train.get_context().get_world_rank() or 0)
+        except Exception:  # outside Ray Train each version raises something of its own
+            return 0
+
+    def where(self) -> str:
+        """See `Connector.where`."""
+        if not ray.is_initialized():
+            return "this machine"
+        return f"node {node_id()} ({ray.util.get_node_ip_address()})"
+
+    def is_worker(self) -> bool:
+        """See `Connector.is_worker`."""
+        return ray.is_initialized() and ray.get_runtime_context().get_task_id() is not None
+
+    def _remote(self, spec: Spec, address: Address) -> RemoteHome:
+        return RemoteHome(
+            address.agent_name, f"{spec.root}/{spec.experiment}", spec.owner,
+            spec.options.checkpoint_depth, spec.options.timeout_s,
+        )  # fmt: skip
+
+    def _reopen(self, spec: Spec, address: Address) -> RemoteHome:
+        """After the driver ended: an agent of our own on the home node, if that is alive."""
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        if address.node_id not in alive:
+            raise HomeLostError(
+                f"the node that kept {spec.root}/{spec.experiment} is not in this cluster; copy "
+                "the directory here and restore from the copy"
+            )
+        return self._remote(spec, start_home(address.node_id))
+
+
+def node_id() -> str:
+    """This process's Ray node; "" without Ray, and for a Ray Client, which is on no node."""
+    if not ray.is_initialized() or ray.util.client.ray.is_connected():
+        return ""
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def start_home(home_node_id: str) -> Address:
+    """Start this process's home agent on a node, or find it running."""
+    name = _AGENTS.setdefault(home_node_id, f"home-{uuid.uuid4().hex}")
+    start_agent(name, home_node_id)
+    return Address(home_node_id, name)

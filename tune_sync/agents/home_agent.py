@@ -1,0 +1,115 @@
+"""The home agent: a Ray actor on the home node that serves its experiment directories.
+
+It keeps nothing in memory that matters: every call says which file it is about, so Ray may
+restart it at any time and repeat a call. It serves only experiment directories of tune_sync (they
+hold `.tune_sync/format.json`) and what is inside them, checks every key against the directory, checks every chunk
+against its digest, and unpickles nothing of what it stores. Who may call it is Ray's matter
+(token authentication, TLS): it opens no port of its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tune_sync import layout
+from tune_sync.errors import PathRefusedError
+from tune_sync.home import LocalHome, Piece, check_digest
+from tune_sync.manifest import Seal
+from tune_sync.store import Info
+
+NAMESPACE = "tune_sync"
+# Bulk writes and reads must not keep short questions waiting.
+IO_THREADS = 4
+CALL_THREADS = 8
+
+
+class HomeAgent:
+    """See the module's text. One a driver and home node; `root` is an experiment directory."""
+
+    def __init__(self) -> None:
+        self._homes: dict[tuple[str, str, int], LocalHome] = {}
+
+    def ping(self) -> str:
+        """The id of the node it runs on."""
+        return str(ray.get_runtime_context().get_node_id())
+
+    def call(self, root: str, owner: str, depth: int, verb: str, *args: Any) -> Any:
+        """One verb of `LocalHome` that moves few bytes."""
+        if verb not in _VERBS:
+            raise PathRefusedError(f"{verb!r} is not a verb of a home")
+        return getattr(self._home(root, owner, depth), verb)(*args)
+
+    def write(
+        self, root: str, owner: str, depth: int, key: str, offset_bytes: int,
+        digest: str, data: np.ndarray[Any, Any],
+    ) -> None:  # fmt: skip
+        """A chunk of a staged file."""
+        view = memoryview(data)
+        check_digest(key, view, digest)
+        self._home(root, owner, depth).write(_staged(key), offset_bytes, view)
+
+    def write_batch(
+        self, root: str, owner: str, depth: int, pieces: list[Piece],
+        digest: str, data: np.ndarray[Any, Any],
+    ) -> None:  # fmt: skip
+        """Many small staged files."""
+        view = memoryview(data)
+        check_digest(f"a batch of {len(pieces)} files", view, digest)
+        for piece in pieces:
+            _staged(piece.key)
+        self._home(root, owner, depth).write_batch(pieces, view)
+
+    def read(
+        self, root: str, owner: str, depth: int, key: str, offset_bytes: int, length_bytes: int
+    ) -> np.ndarray[Any, Any]:
+        """Bytes of a file, as an array: Ray moves those without a copy."""
+        data = self._home(root, owner, depth).read(key, offset_bytes, length_bytes)
+        return np.frombuffer(data, dtype=np.uint8)
+
+    def _home(self, root: str, owner: str, depth: int) -> LocalHome:
+        home = self._homes.get((root, owner, depth))
+        if home is None:
+            path = Path(root)
+            if ".." in path.parts or not any(
+                (directory / layout.FORMAT_KEY).is_file() for directory in (path, *path.parents)
+            ):
+                raise PathRefusedError(f"{root} on the home node is no experiment of tune_sync")
+            home = self._homes[(root, owner, depth)] = LocalHome(Path(root), owner, depth)
+        return home
+
+
+# What `call` may be asked for: the verbs of `home.Home` that have no method of their own here.
+_VERBS = frozenset(
+    ("info", "list", "make_dir", "remove", "begin", "begin_file", "link", "seal", "commit_file",
+     "discard_attempt", "publish")
+)  # fmt: skip
+
+
+def _staged(key: str) -> str:
+    """Chunks go into staging only; what is visible changes by `commit` alone."""
+    if not key.startswith((layout.STAGING_DIR + "/", layout.INCOMING_DIR + "/")):
+        raise PathRefusedError(f"refused to write {key!r}: it is not in staging")
+    return key
+
+
+def start_agent(name: str, node_id: str) -> None:
+    """Start the agent `name` on a node, or find it there. Returns when it answers."""
+    actor = ray.remote(concurrency_groups={"io": IO_THREADS})(HomeAgent).options(
+        name=name, namespace=NAMESPACE, get_if_exists=True, num_cpus=0, max_restarts=-1,
+        max_task_retries=3, max_concurrency=CALL_THREADS,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
+    )  # fmt: skip
+    handle = actor.remote()
+    ray.get(handle.ping.remote(), timeout=120)
+    _KEEP[name] = handle
+
+
+# A named actor ends when its last handle of the creating process goes away.
+_KEEP: dict[str, Any] = {}
+
+__all__ = ["HomeAgent", "Info", "NAMESPACE", "Seal", "start_agent"]

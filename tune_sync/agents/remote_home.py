@@ -1,0 +1,186 @@
+"""A home that is on another node, reached through its agent and the Ray object store."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+from tune_sync.agents.home_agent import NAMESPACE
+from tune_sync.errors import HomeLostError, SyncTimeoutError
+from tune_sync.home import Piece, digest_of
+from tune_sync.manifest import Seal
+from tune_sync.store import Info
+
+# The budget for bytes that this process has put into the object store and that the home has not
+# confirmed. With one chunk being filled it bounds our memory at any checkpoint size.
+IN_FLIGHT_BYTES = 96 << 20
+READ_BYTES = 16 << 20
+# Reads run ahead of the reader by this many ranges.
+READS_AT_ONCE = 4
+
+
+class RemoteHome:
+    """See `home.Home`. One a process and run; methods may be called from any thread.
+
+    Args:
+        agent_name: The home agent's name in Ray.
+        root: The experiment directory on the home node.
+        owner: Id of the run.
+        depth: See `layout.classify`.
+        timeout_s: How long to wait for any one answer.
+    """
+
+    def __init__(self, agent_name: str, root: str, owner: str, depth: int, timeout_s: float) -> None:
+        self._name = agent_name
+        self._where = (root, owner, depth)
+        self._timeout_s = timeout_s
+        self._in_flight: deque[tuple[Any, int]] = deque()
+        self._in_flight_bytes = 0
+        self._budget = threading.Lock()
+        self._agent = self._find()
+
+    def info(self, key: str) -> Info | None:
+        """See `Home.info`."""
+        found: Info | None = self._call("info", key)
+        return found
+
+    def list(self, key: str, recursive: bool) -> list[Info]:
+        """See `Home.list`."""
+        found: list[Info] = self._call("list", key, recursive)
+        return found
+
+    def read(self, key: str, offset_bytes: int, length_bytes: int) -> memoryview:
+        """See `Home.read`. Ranges travel side by side."""
+        ends = offset_bytes + length_bytes
+        starts = deque(range(offset_bytes, ends, READ_BYTES))
+        out = bytearray(length_bytes)
+        running: deque[tuple[int, Any]] = deque()
+        got_bytes = 0
+        while starts or running:
+            while starts and len(running) < READS_AT_ONCE:
+                start = starts.popleft()
+                size = min(READ_BYTES, ends - start)
+                running.append((start, self._agent.read.remote(*self._where, key, start, size)))
+            start, ref = running.popleft()
+            data = self._get(ref, f"reading {key}")
+            at = start - offset_bytes
+            out[at : at + len(data)] = memoryview(data)
+            got_bytes += len(data)
+        return memoryview(out)[:got_bytes]
+
+    def make_dir(self, key: str) -> None:
+        """See `Home.make_dir`."""
+        self._call("make_dir", key)
+
+    def remove(self, key: str) -> None:
+        """See `Home.remove`."""
+        self._call("remove", key)
+
+    def begin(self, checkpoint: str) -> str:
+        """See `Home.begin`."""
+        return str(self._call("begin", checkpoint))
+
+    def begin_file(self) -> str:
+        """See `Home.begin_file`."""
+        return str(self._call("begin_file"))
+
+    def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
+        """See `Home.write`. Returns while the chunk is on its way, within the budget."""
+        self._send(
+            len(data), data,
+            lambda ref, digest: self._agent.write.options(concurrency_group="io").remote(
+                *self._where, key, offset_bytes, digest, ref
+            ),
+        )  # fmt: skip
+
+    def write_batch(self, pieces: Sequence[Piece], data: bytes | bytearray | memoryview) -> None:
+        """See `Home.write_batch`. Returns while the batch is on its way, within the budget."""
+        self._send(
+            len(data), data,
+            lambda ref, digest: self._agent.write_batch.options(concurrency_group="io").remote(
+                *self._where, list(pieces), digest, ref
+            ),
+        )  # fmt: skip
+
+    def link(self, source: str, target: str) -> None:
+        """See `Home.link`."""
+        self._call("link", source, target)
+
+    def flush(self) -> None:
+        """See `Home.flush`."""
+        self._settle(0)
+
+    def seal(self, checkpoint: str, seal: Seal) -> None:
+        """See `Home.seal`."""
+        self._call("seal", checkpoint, seal)
+
+    def commit_file(self, incoming: str, key: str, durable: bool) -> None:
+        """See `Home.commit_file`."""
+        self._call("commit_file", incoming, key, durable)
+
+    def discard_attempt(self, checkpoint: str, attempt: str) -> None:
+        """See `Home.discard_attempt`."""
+        self._call("discard_attempt", checkpoint, attempt)
+
+    def publish(self, checkpoint: str, strict: bool) -> tuple[tuple[str, int, int], ...]:
+        """See `Home.publish`."""
+        conflicts: tuple[tuple[str, int, int], ...] = self._call("publish", checkpoint, strict)
+        return conflicts
+
+    # Inside
+
+    def _find(self) -> Any:
+        try:
+            return ray.get_actor(self._name, namespace=NAMESPACE)
+        except ValueError as error:
+            raise HomeLostError(
+                f"the home agent of {self._where[0]} is gone: its driver ended or its node died; "
+                "restore the experiment to go on"
+            ) from error
+
+    def _call(self, verb: str, *args: object) -> Any:
+        return self._get(self._agent.call.remote(*self._where, verb, *args), f"{verb} {args[:1]}")
+
+    def _send(
+        self, size_bytes: int, data: bytes | bytearray | memoryview, start: Callable[[Any, str], Any]
+    ) -> None:
+        self._settle(max(0, IN_FLIGHT_BYTES - size_bytes))
+        ref = start(ray.put(np.frombuffer(data, dtype=np.uint8)), digest_of(data))
+        with self._budget:
+            self._in_flight.append((ref, size_bytes))
+            self._in_flight_bytes += size_bytes
+
+    def _settle(self, down_to_bytes: int) -> None:
+        """Wait for the oldest chunks until no more than this many bytes are under way."""
+        while True:
+            with self._budget:
+                if self._in_flight_bytes <= down_to_bytes or not self._in_flight:
+                    return
+                ref, size_bytes = self._in_flight.popleft()
+            try:
+                self._get(ref, "writing")
+            finally:
+                with self._budget:
+                    self._in_flight_bytes -= size_bytes
+
+    def _get(self, ref: Any, doing: str) -> Any:
+        try:
+            return ray.get(ref, timeout=self._timeout_s)
+        except GetTimeoutError as error:
+            raise SyncTimeoutError(
+                f"{doing}: the home of {self._where[0]} did not answer within {self._timeout_s:.0f} s "
+                "(sync_timeout); is its disk or the network hanging?"
+            ) from error
+        except RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, Exception) else error) from None
+        except RayActorError as error:
+            raise HomeLostError(
+                f"{doing}: the home agent of {self._where[0]} died: {str(error).splitlines()[0]}; "
+                "restore the experiment to go on"
+            ) from error

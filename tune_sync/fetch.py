@@ -1,0 +1,37 @@
+"""`fetch`: a copy of a checkpoint where the caller is."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ray.tune
+
+
+def fetch(checkpoint: ray.tune.Checkpoint, path: str | os.PathLike[str]) -> Path:
+    """Copy a checkpoint into a directory of this machine, whole or not at all.
+
+    Works on the driver, in trials and tasks on any node, and through Ray Client.
+
+    Args:
+        checkpoint: From a `Result` or `ResultGrid`.
+        path: The directory to make; it must not exist.
+
+    Returns:
+        `path`.
+
+    Raises:
+        FileExistsError: `path` exists.
+        HomeLostError: The node that keeps the checkpoint is gone.
+    """
+    target = Path(path).expanduser().absolute()
+    if target.exists():
+        raise FileExistsError(f"{target} exists; choose a path that does not")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    checkpoint.to_directory(partial)
+    os.rename(partial, target)
+    return target

@@ -1,0 +1,467 @@
+"""What Ray sees: a `pyarrow.fs` filesystem whose files live at an experiment's home.
+
+Ray calls it everywhere: on the driver for state, logs and deletes, in trials for checkpoints
+and artifacts. It sorts paths by `layout`, and turns directory copies into `Upload`s.
+
+A handler pickles as plain strings and numbers (`Spec`): no handle, no secret. Pickling is also
+the barrier at which this process's finished checkpoint parts are sealed: Ray pickles the
+filesystem inside every `Checkpoint` that leaves the process, so whoever learns of a checkpoint
+learns of it after its bytes are durable at home.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from tune_sync import layout
+from tune_sync.errors import ConfigError, ImmutableError, NotSharedError, PathRefusedError
+from tune_sync.home import Home, LocalHome
+from tune_sync.layout import Kind, Place
+from tune_sync.run import Run
+from tune_sync.store import Info
+from tune_sync.streams import FileStream, NullStream, ReadStream
+from tune_sync.tree import TreeFile
+from tune_sync.upload import Upload
+
+logger = logging.getLogger(__name__)
+
+MARKER = ".validate_storage_marker"
+
+# Names that Ray, editors and libraries use for files in the making; never sent as artifacts.
+TEMPORARY_NAMES = ("checkpoint_tmp*", "save_to_object*", ".tmp*", "tmp*.tmp", "*.lock", "*.tmp")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a run's home agent is: a Ray node id, and the agent's name."""
+
+    node_id: str
+    agent_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Settings that travel with the filesystem. See `SyncConfig` for their meaning."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    timeout_s: float = 1800.0
+    strict: bool = False
+    shared: bool = False
+    checkpoint_depth: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A handler as plain data.
+
+    Attributes:
+        key: One handler a process and key.
+        root: The storage path: absolute, on the home node.
+        experiment: Name of the experiment directory below it; "" until Ray chose one.
+        owner: Id of the run that holds the lease; "" before it started.
+        address: Where the home agent is; None before the run started.
+        options: The user's settings.
+    """
+
+    key: str
+    root: str
+    experiment: str
+    owner: str
+    address: Address | None
+    options: Options
+
+
+class Connector(Protocol):
+    """How a process reaches the home. Implemented with Ray in `agents.connect`."""
+
+    def home(self, spec: Spec) -> Home:
+        """The home of a started run, or of a finished one that is still readable."""
+
+    def rank(self) -> int:
+        """World rank of this process; 0 outside multi-process training."""
+
+    def where(self) -> str:
+        """Names this node for messages."""
+
+    def is_worker(self) -> bool:
+        """Whether this process is a Ray worker, not a driver."""
+
+
+_HANDLERS: dict[str, SyncHandler] = {}
+_HANDLERS_LOCK = threading.Lock()
+
+
+def open_handler(spec: Spec, connector: Connector) -> SyncHandler:
+    """The handler of this process for `spec`; made if needed. Used for unpickling."""
+    with _HANDLERS_LOCK:
+        handler = _HANDLERS.get(spec.key)
+        if handler is None:
+            handler = _HANDLERS[spec.key] = SyncHandler(spec, connector)
+    if handler.run is None and spec.address is not None:
+        handler.spec = spec
+    return handler
+
+
+class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
+    """The filesystem of one run. See the module's text.
+
+    Attributes:
+        spec: The plain data it pickles as.
+        run: On the driver, the run that owns the experiment directory; else None.
+        is_driver: Whether this process may start a run with it.
+    """
+
+    def __init__(self, spec: Spec, connector: Connector) -> None:
+        self.spec = spec
+        self.run: Run | None = None
+        self.is_driver = False
+        self.on_existing = "error"
+        self.connector = connector
+        self._home_cache: tuple[Spec, Home] | None = None
+        self._uploads: dict[str, Upload] = {}
+        self._uploads_lock = threading.Lock()
+        self._sent: dict[str, str] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.barrier()
+        return open_handler, (self.spec, self.connector)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SyncHandler) and other.spec.key == self.spec.key
+
+    def __hash__(self) -> int:
+        return hash(self.spec.key)
+
+    # The run's life, for the adapter
+
+    def barrier(self) -> None:
+        """Seal what this process wrote: durable at home when this returns."""
+        for upload in self._all_uploads():
+            upload.seal()
+
+    def bind(self, experiment: str) -> None:
+        """Set the experiment's name. Raises PathRefusedError if it leaves the storage path."""
+        if not experiment:
+            raise ConfigError("the experiment needs a name")
+        self.spec = replace(self.spec, experiment=layout.check_key(experiment))
+
+    @property
+    def experiment_root(self) -> str:
+        """Absolute path of the experiment directory, on the home node."""
+        return f"{self.spec.root}/{self.spec.experiment}"
+
+    def start(self) -> Run:
+        """Take the experiment directory for this run: lease, checks, recovery. Once."""
+        if self.run is None:
+            self.run = Run.open(
+                Path(self.experiment_root), self.on_existing, self.spec.options.timeout_s,
+                self.spec.options.checkpoint_depth,
+            )  # fmt: skip
+            self.spec = replace(self.spec, owner=self.run.owner)
+        return self.run
+
+    # pyarrow's interface
+
+    def get_type_name(self) -> str:
+        """Shown in Ray's messages."""
+        return "tune_sync"
+
+    def normalize_path(self, path: str) -> str:
+        """Paths are taken as they are."""
+        return path
+
+    def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
+        """Types and sizes; NotFound only for what is surely not there."""
+        return [self._file_info(path) for path in paths]
+
+    def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
+        """What a directory holds; `.tune_sync` is left out."""
+        home, key, base = self._locate(selector.base_dir)
+        found = home.info(key)
+        if found is None and selector.allow_not_found:
+            return []
+        if found is None:
+            raise FileNotFoundError(selector.base_dir)
+        if not found.is_dir:
+            raise NotADirectoryError(selector.base_dir)
+        entries = home.list(key, selector.recursive)
+        return [_as_file_info(f"{base}/{entry.key}", entry) for entry in entries]
+
+    def create_dir(self, path: str, recursive: bool) -> None:
+        """Start an attempt for a checkpoint directory; make any other directory."""
+        if self.is_driver and not self.spec.experiment:
+            self.bind(_below(self.spec.root, path) or "")
+        if self.is_driver and self.spec.address is None and path == self.experiment_root:
+            self.start()
+        place = self._place(path)
+        if place.kind is Kind.CHECKPOINT and not place.inner:
+            self._begin(place.checkpoint)
+        elif place.kind is Kind.CHECKPOINT:
+            self._upload(place).make_dir(place.inner)
+        elif self._wanted(place, self._key(path) or ""):
+            self._writable_home().make_dir(self._key(path) or "")
+
+    def open_output_stream(self, path: str, metadata: object) -> pa.PythonFile:
+        """A stream into a checkpoint's staging, or into a file that appears whole on close."""
+        key = self._key(path) or ""
+        place = self._place(path)
+        if not self._wanted(place, key):
+            return pa.PythonFile(NullStream(), mode="w")
+        if place.kind is Kind.CHECKPOINT:
+            return pa.PythonFile(self._upload(place).open(place.inner), mode="w")
+        stream = FileStream(self._writable_home(), key, lambda s: self._commit_file(s, key, place))
+        return pa.PythonFile(stream, mode="w")
+
+    def open_append_stream(self, path: str, metadata: object) -> pa.PythonFile:
+        """Refused: what is stored is replaced whole."""
+        raise ConfigError(f"cannot append to {path}: write the whole file again")
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        """Read a file."""
+        return self.open_input_file(path)
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        """Read a file, at any position."""
+        home, key, base = self._locate(path)
+        if isinstance(home, LocalHome):
+            return pafs.LocalFileSystem().open_input_file(f"{base}/{key}")
+        found = home.info(key)
+        if found is None or found.is_dir:
+            raise FileNotFoundError(path)
+        return pa.PythonFile(ReadStream(home, key, found.size_bytes), mode="r")
+
+    def delete_file(self, path: str) -> None:
+        """Remove a file. Files of a checkpoint cannot be removed one by one."""
+        if self._file_info(path).type == pafs.FileType.NotFound:
+            raise FileNotFoundError(path)
+        self._writable_home().remove(self._own_key(path))
+
+    def delete_dir(self, path: str) -> None:
+        """Remove a directory. On the driver a checkpoint goes once no state names it any more."""
+        place = self._place(path)
+        if self.run is not None and place.kind is Kind.CHECKPOINT and not place.inner:
+            self.run.publisher.retire_later(place.checkpoint)
+        else:
+            self._writable_home().remove(self._own_key(path))
+
+    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
+        """Remove what a directory holds."""
+        selector = pafs.FileSelector(path, allow_not_found=missing_dir_ok)
+        for info in self.get_file_info_selector(selector):
+            remove = self.delete_dir if info.type == pafs.FileType.Directory else self.delete_file
+            remove(info.path)
+
+    def delete_root_dir_contents(self) -> None:
+        """Refused."""
+        raise PathRefusedError("refused to delete everything below the storage path")
+
+    def move(self, source: str, target: str) -> None:
+        """Refused: results are written once, in their place."""
+        raise ConfigError(f"cannot move {source} to {target}: copy it, then delete it")
+
+    def copy_file(self, source: str, target: str) -> None:
+        """Copy a file within the experiment."""
+        with self.open_input_file(source) as reader:
+            with self.open_output_stream(target, None) as writer:
+                while data := reader.read(16 << 20):
+                    writer.write(data)
+
+    # For the adapter and the syncers
+
+    def publish(self, path: str) -> tuple[tuple[str, int, int], ...]:
+        """Publish a checkpoint that all its writers have sealed; returns `Union.conflicts`.
+
+        On the driver it becomes visible now, and is recorded in the background.
+        """
+        self.barrier()
+        checkpoint, strict = self._own_key(path), self.spec.options.strict
+        if self.run is None:
+            return self._home().publish(checkpoint, strict)
+        placed = self.run.home.committer.place(checkpoint, strict=strict)
+        self.run.publisher.record_later(placed.manifest)
+        return placed.conflicts
+
+    def send_file(self, file: TreeFile, target: str, target_root: str) -> None:
+        """Store a file of this node: in a checkpoint's attempt, or whole in its place.
+
+        Args:
+            file: The file.
+            target: Where it goes.
+            target_root: What the file's `path` and `same_as` are relative to there.
+        """
+        place = self._place(target)
+        if not self._wanted(place, self._own_key(target)):
+            return
+        if place.kind is Kind.CHECKPOINT:
+            upload = self._upload(place)
+            same_as = self._place(f"{target_root}/{file.same_as}").inner if file.same_as else ""
+            upload.add_file(place.inner, file.source, same_as)
+            return
+        with open(file.source, "rb") as reader, self.open_output_stream(target, None) as writer:
+            while data := reader.read(16 << 20):
+                writer.write(data)
+
+    # Inside
+
+    def _key(self, path: str) -> str | None:
+        """`path` relative to the experiment directory, or None if it is elsewhere."""
+        return _below(self.experiment_root, path) if self.spec.experiment else None
+
+    def _own_key(self, path: str) -> str:
+        key = self._key(path)
+        if key is None:
+            raise PathRefusedError(f"{path} is not inside the experiment {self.experiment_root}")
+        return key
+
+    def _place(self, path: str) -> Place:
+        return layout.classify(
+            self._own_key(path), checkpoint_depth=self.spec.options.checkpoint_depth
+        )
+
+    def _locate(self, path: str) -> tuple[Home, str, str]:
+        """The home to read `path` from, its key there, and what the keys are relative to."""
+        key = self._key(path)
+        if key is not None:
+            return self._home(), key, self.experiment_root
+        base = Path(path)
+        return LocalHome(base.parent), base.name, base.parent.as_posix().rstrip("/")
+
+    def _file_info(self, path: str) -> pafs.FileInfo:
+        home, key, _ = self._locate(path)
+        found = home.info(key)
+        if found is None:
+            if path.endswith("/" + MARKER):
+                self._explain_missing_marker(path)
+            return pafs.FileInfo(path, pafs.FileType.NotFound)
+        return _as_file_info(path, found)
+
+    def _home(self) -> Home:
+        if self.run is not None:
+            return self.run.home
+        if self._home_cache is None or self._home_cache[0] is not self.spec:
+            self._home_cache = (self.spec, self.connector.home(self.spec))
+        return self._home_cache[1]
+
+    def _writable_home(self) -> Home:
+        if not self.is_driver and self.spec.address is None and self.connector.is_worker():
+            raise ConfigError(
+                f"this process on {self.connector.where()} cannot reach the home of "
+                f"{self.experiment_root}: the run was started without its callback; use "
+                "tune_sync.RunConfig, or pass all of run_config_kwargs(...) on, callbacks included"
+            )
+        return self._home()
+
+    def _explain_missing_marker(self, path: str) -> None:
+        if self.spec.options.shared and self.connector.is_worker():
+            raise NotSharedError(
+                f"{path} is not visible on {self.connector.where()}: with syncer=None the storage "
+                "path has to be the same directory on all nodes; mount it there, or use "
+                'tune_sync.SyncConfig(syncer="auto"), which needs no shared storage'
+            )
+        self._writable_home()
+
+    def _wanted(self, place: Place, key: str) -> bool:
+        """Whether include, exclude and the temporary names let this file through."""
+        if place.kind not in (Kind.TRIAL_FILE, Kind.CHECKPOINT) or key == place.trial:
+            return True
+        relative = key.removeprefix(place.trial + "/") if place.trial else key
+        options = self.spec.options
+        if place.kind is Kind.TRIAL_FILE and _matches(relative, TEMPORARY_NAMES):
+            return False
+        if place.kind is Kind.CHECKPOINT and not place.inner:
+            return True
+        if _matches(relative, options.exclude):
+            return False
+        return not options.include or _matches(relative, options.include)
+
+    def _begin(self, checkpoint: str) -> Upload:
+        """A new attempt: what this process wrote for that checkpoint before is dropped."""
+        home = self._writable_home()
+        upload = Upload(home, checkpoint, self.connector.rank())
+        with self._uploads_lock:
+            earlier = self._uploads.pop(checkpoint, None)
+            self._uploads = {checkpoint: upload}  # one at a time: the last report is over
+        if earlier is not None:
+            earlier.abort()
+        return upload
+
+    def _upload(self, place: Place) -> Upload:
+        with self._uploads_lock:
+            upload = self._uploads.get(place.checkpoint)
+        if upload is not None:
+            return upload
+        if self._home().info(place.checkpoint) is not None:
+            raise ImmutableError(
+                f"checkpoint {place.checkpoint} is published and never changes; copy it with "
+                "to_directory() and report the copy"
+            )
+        return self._begin(place.checkpoint)
+
+    def _all_uploads(self) -> list[Upload]:
+        with self._uploads_lock:
+            return list(self._uploads.values())
+
+    def _commit_file(self, stream: FileStream, key: str, place: Place) -> None:
+        """Put a finished file in its place; skips one that this process has sent before."""
+        durable = place.kind is Kind.STATE
+        if self.run is not None:
+            if durable:
+                self.run.publisher.drain(self.spec.options.timeout_s)
+            stream.commit(durable, unless=self._sent.get(key) if not durable else None)
+            if key.startswith("experiment_state"):
+                self.run.publisher.state_written()
+        else:
+            stream.commit(durable, unless=self._sent.get(key))
+        self._sent[key] = stream.digest
+
+
+def _below(root: str, path: str) -> str | None:
+    """`path` relative to `root`, "" for itself, None if it is elsewhere."""
+    path = path.rstrip("/") if len(path) > 1 else path
+    if path == root:
+        return ""
+    return path[len(root) + 1 :] if path.startswith(root.rstrip("/") + "/") else None
+
+
+def _matches(relative: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a pattern matches the path, one of the directories above it, or a name in it."""
+    parts = relative.split("/")
+    paths = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    return any(
+        fnmatch.fnmatchcase(candidate, pattern.rstrip("/"))
+        for pattern in patterns
+        for candidate in (*paths, *(parts if "/" not in pattern.rstrip("/") else ()))
+    )
+
+
+def _as_file_info(path: str, info: Info) -> pafs.FileInfo:
+    if info.is_dir:
+        return pafs.FileInfo(path, pafs.FileType.Directory, mtime=info.modified_s)
+    return pafs.FileInfo(path, pafs.FileType.File, size=info.size_bytes, mtime=info.modified_s)
+
+
+__all__ = ["Address", "Connector", "Options", "Spec", "SyncHandler", "open_handler"]
+
+
+def handlers() -> list[SyncHandler]:
+    """All handlers of this process."""
+    with _HANDLERS_LOCK:
+        return list(_HANDLERS.values())
+
+
+def warn_of_conflicts(path: str, conflicts: tuple[tuple[str, int, int], ...]) -> None:
+    """Say which ranks disagreed about a file, and whose bytes were stored."""
+    for name, winner, loser in conflicts:
+        logger.warning(
+            "%s: ranks %d and %d report different bytes for %s; stored those of rank %d",
+            path, winner, loser, name, winner,
+        )  # fmt: skip

@@ -1,0 +1,57 @@
+"""`inner_run_config`: a Ray Train run inside a Tune trial inherits the trial's syncing."""
+
+from __future__ import annotations
+
+import posixpath
+import time
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.fs as pafs
+import ray.train
+import ray.tune
+
+from tune_sync.errors import ConfigError
+from tune_sync.filesystem import handlers, open_handler
+from tune_sync.train_adapter import TrainCallback
+
+if TYPE_CHECKING:
+    from tune_sync.filesystem import SyncHandler
+
+
+def inner_run_config(name: str | None = None, **fields: Any) -> ray.train.RunConfig:
+    """The `run_config` for a trainer that is built inside a trial.
+
+    Its results go into a directory of the trial's directory, on the home node.
+
+    Args:
+        name: Name of that directory; one is made up by default.
+        fields: Further fields of `ray.train.RunConfig`.
+
+    Raises:
+        ConfigError: Not called inside a trial of a run with `tune_sync.RunConfig`.
+    """
+    outer = _trial_handler()
+    trial = posixpath.basename(ray.tune.get_context().get_trial_dir().rstrip("/"))
+    name = name or f"train-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{uuid.uuid4().hex[:6]}"
+    root = f"{outer.experiment_root}/{trial}"
+    options = replace(outer.spec.options, checkpoint_depth=0, include=(), exclude=())
+    spec = replace(
+        outer.spec, key=uuid.uuid4().hex, root=root, experiment=name, owner="", options=options
+    )
+    filesystem = pafs.PyFileSystem(open_handler(spec, outer.connector))
+    callbacks = [TrainCallback(filesystem), *fields.pop("callbacks", ())]
+    return ray.train.RunConfig(
+        name=name, storage_path=root, storage_filesystem=filesystem, callbacks=callbacks, **fields
+    )
+
+
+def _trial_handler() -> SyncHandler:
+    for handler in handlers():
+        if handler.spec.address is not None and not handler.is_driver:
+            return handler
+    raise ConfigError(
+        "inner_run_config() works inside a trial of a Tuner with tune_sync.RunConfig; outside of "
+        'one use ray.train.RunConfig(**run_config_kwargs(api="train"))'
+    )

@@ -1,0 +1,176 @@
+"""Who may write an experiment directory: a lease with an owner, a heartbeat and a fence.
+
+The lease is one small JSON file. Whoever starts a run takes it, and refreshes its heartbeat
+while the run lives. A lease is free to take when its owner is surely dead (a process of this
+machine that is gone) or silent for `LEASE_TTL_S`. Whoever lost it learns so at the next write,
+because the file then holds another owner's id; that check is the fence.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tune_sync.errors import LeaseHeldError, LeaseLostError
+from tune_sync.layout import LEASE_KEY
+
+# A driver silent for this long is taken for dead, if it cannot be looked at. Shorter would let a
+# driver that swaps or is stopped for a moment lose its run; longer delays a new start elsewhere.
+LEASE_TTL_S = 30.0
+HEARTBEAT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What the lease file says about its owner."""
+
+    owner: str
+    host: str
+    pid: int
+    machine: str
+    process_start: str
+    heartbeat_s: float
+
+
+class Lease:
+    """The lease on one experiment directory.
+
+    Args:
+        root: The experiment directory.
+        owner: Id of this run; unique.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(self, root: Path, owner: str, clock: Callable[[], float] = time.time) -> None:
+        self._file = root / LEASE_KEY
+        self._owner = owner
+        self._clock = clock
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def acquire(self, *, may_take: Callable[[Holder], bool] = lambda holder: False) -> None:
+        """Take the lease and keep it alive from a background thread.
+
+        Args:
+            may_take: Says of a live holder that its lease may be taken all the same.
+
+        Raises:
+            LeaseHeldError: Another live run has it; names host, process and age.
+        """
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            holder = read_holder(self._file)
+            if holder is not None and holder.owner != self._owner:
+                age_s = self._clock() - holder.heartbeat_s
+                if age_s < LEASE_TTL_S and not _surely_dead(holder) and not may_take(holder):
+                    raise LeaseHeldError(
+                        f"{self._file.parent.parent} is in use by a live run: process {holder.pid} "
+                        f"on host {holder.host}, last heard of {age_s:.0f} s ago; choose another "
+                        f"name, or stop that run and try again (if it is dead, after {LEASE_TTL_S:.0f} s)"
+                    )
+            self._write()
+        self._thread = threading.Thread(target=self._beat, name="tune_sync-lease", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """The fence. Raises LeaseLostError if this run is no longer the owner."""
+        check_owner(self._file.parent.parent, self._owner)
+
+    def release(self) -> None:
+        """Give the lease back, if it is still ours. May be called twice."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        with self._locked():
+            holder = read_holder(self._file)
+            if holder is not None and holder.owner == self._owner:
+                self._file.unlink()
+
+    def _beat(self) -> None:
+        while not self._stop.wait(HEARTBEAT_S):
+            try:
+                with self._locked():
+                    holder = read_holder(self._file)
+                    if holder is None or holder.owner != self._owner:
+                        return  # lost: `check` tells whoever wants to write
+                    self._write()
+            except OSError:
+                continue  # a full or absent disk: the next beat tries again
+
+    def _write(self) -> None:
+        me = Holder(
+            self._owner, socket.gethostname(), os.getpid(), _machine(), _start_of(os.getpid()),
+            self._clock(),
+        )  # fmt: skip
+        fresh = self._file.with_suffix(".new")
+        fresh.write_text(json.dumps({"format_version": 1, **asdict(me)}))
+        os.replace(fresh, self._file)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with open(self._file.with_suffix(".lock"), "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def read_holder(file: Path) -> Holder | None:
+    """Who holds the lease in `file`; None if nobody does, or the file is unreadable."""
+    try:
+        body = json.loads(file.read_text())
+        return Holder(
+            str(body["owner"]), str(body["host"]), int(body["pid"]), str(body["machine"]),
+            str(body["process_start"]), float(body["heartbeat_s"]),
+        )  # fmt: skip
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def is_live(root: Path, clock: Callable[[], float] = time.time) -> Holder | None:
+    """The live holder of the lease on experiment directory `root`, or None."""
+    holder = read_holder(root / LEASE_KEY)
+    if holder is None or _surely_dead(holder) or clock() - holder.heartbeat_s >= LEASE_TTL_S:
+        return None
+    return holder
+
+
+def check_owner(root: Path, owner: str) -> None:
+    """Raise LeaseLostError unless `owner` holds the lease on experiment directory `root`."""
+    holder = read_holder(root / LEASE_KEY)
+    if holder is None or holder.owner != owner:
+        by = f"process {holder.pid} on host {holder.host}" if holder else "nobody"
+        raise LeaseLostError(
+            f"{root} is no longer owned by this run (now by {by}); this run must stop: "
+            "nothing more is written"
+        )
+
+
+def _machine() -> str:
+    """Tells apart boots and process id namespaces: pids compare only within one."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _start_of(pid: int) -> str:
+    """When process `pid` started, in the kernel's ticks; "" if it is gone or cannot be told."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def _surely_dead(holder: Holder) -> bool:
+    if not holder.machine or holder.machine != _machine():
+        return False
+    return _start_of(holder.pid) != holder.process_start

@@ -1,0 +1,169 @@
+"""A run: the driver's hold on one experiment directory, from lease to last delete."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import uuid
+from pathlib import Path
+
+from tune_sync import layout
+from tune_sync.commit import Committer, Recovery
+from tune_sync.errors import ConfigError, DamagedError, ExperimentExistsError, LeaseHeldError
+from tune_sync.home import LocalHome
+from tune_sync.lease import Holder, Lease, is_live
+from tune_sync.manifest import FORMAT_VERSION
+from tune_sync.publisher import Publisher
+
+logger = logging.getLogger(__name__)
+
+# Runs of this process that hold a lease, by owner; those not begun may be replaced by a new
+# one with the same name (a notebook cell run again).
+_RUNS: dict[str, Run] = {}
+_RUNS_LOCK = threading.Lock()
+
+
+class Run:
+    """One run's ownership of an experiment directory.
+
+    Attributes:
+        root: The experiment directory.
+        owner: The run's id.
+        home: The directory, as the verbs that the filesystem uses.
+        publisher: Publishes what is placed; orders state and deletes.
+        begun: Whether training has started.
+    """
+
+    def __init__(self, root: Path, checkpoint_depth: int) -> None:
+        self.root = root
+        self.owner = uuid.uuid4().hex
+        self.lease = Lease(root, self.owner)
+        self.home = LocalHome(root, self.owner, checkpoint_depth)
+        self.publisher = Publisher(self.home.committer)
+        self.begun = False
+
+    @classmethod
+    def open(cls, root: Path, on_existing: str, timeout_s: float, checkpoint_depth: int) -> Run:
+        """Take an experiment directory.
+
+        Args:
+            root: The experiment directory.
+            on_existing: If an experiment is there: "error", "move_aside" or "resume".
+            timeout_s: See `SyncConfig.sync_timeout`.
+            checkpoint_depth: See `layout.classify`.
+
+        Raises:
+            ExperimentExistsError: There is one, and `on_existing` is "error".
+            LeaseHeldError: Another live run has it.
+            StoreFullError, OSError: The directory cannot be written.
+        """
+        if on_existing != "resume":
+            _make_way(root, on_existing)
+        run = cls(root, checkpoint_depth)
+        run.home.store.make_dir(layout.INTERNAL_DIR)
+        _check_format(root)
+        run.lease.acquire(may_take=_not_begun_here)
+        if on_existing == "error" and holds_experiment(root):  # it came up since we looked
+            run.lease.release()
+            _make_way(root, on_existing)
+        with _RUNS_LOCK:
+            _RUNS[run.owner] = run
+        recovery = run.home.committer.recover()
+        _log_recovery(root, recovery)
+        return run
+
+    def flush(self, timeout_s: float) -> None:
+        """Publish all that is placed and apply the deletes. Raises as `Publisher.flush` does."""
+        self.publisher.flush(timeout_s)
+
+    def close(self) -> None:
+        """Give the directory back. May be called twice."""
+        with _RUNS_LOCK:
+            _RUNS.pop(self.owner, None)
+        self.publisher.close()
+        self.lease.release()
+
+
+def holds_experiment(root: Path) -> bool:
+    """Whether an experiment ran in `root`: it has a state file, or a published checkpoint."""
+    if any(root.glob("experiment_state-*.json")) or any(root.glob("trainer.pkl")):
+        return True
+    return any((root / layout.MANIFESTS_DIR).glob("**/*.json"))
+
+
+def cleanup(path: str | Path) -> Recovery:
+    """Complete or drop what a crashed run left half done in an experiment directory.
+
+    A restore does the same by itself; this is for directories that are only read.
+
+    Args:
+        path: The experiment directory, on this machine.
+
+    Returns:
+        Which checkpoints were completed, and which were dropped.
+
+    Raises:
+        FileNotFoundError: It is not there.
+        LeaseHeldError: A live run owns it.
+    """
+    root = Path(path).expanduser()
+    if not root.is_dir():
+        raise FileNotFoundError(f"{root} is not a directory; give the experiment's directory")
+    lease = Lease(root, uuid.uuid4().hex)
+    lease.acquire()
+    try:
+        return Committer(LocalHome(root).store).recover()
+    finally:
+        lease.release()
+
+
+def _make_way(root: Path, on_existing: str) -> None:
+    if not holds_experiment(root):
+        return
+    holder = is_live(root)
+    if holder is not None and not _not_begun_here(holder):
+        raise LeaseHeldError(
+            f"{root} is in use by a live run: process {holder.pid} on host {holder.host}, last "
+            f"heard of {time.time() - holder.heartbeat_s:.0f} s ago; choose another name"
+        )
+    if on_existing == "error":
+        raise ExperimentExistsError(
+            f"an experiment is already in {root}; resume it with "
+            f'tune.Tuner.restore("{root}", trainable=...), choose another name, or move it aside '
+            "with tune_sync.RunConfig(overwrite=True)"
+        )
+    aside = root.with_name(f"{root.name}.{time.strftime('%Y%m%d-%H%M%S')}.{uuid.uuid4().hex[:4]}")
+    root.rename(aside)
+    logger.warning("moved the earlier experiment %s aside to %s", root, aside)
+
+
+def _not_begun_here(holder: Holder) -> bool:
+    """Whether the holder is a Tuner of this process that was never started."""
+    with _RUNS_LOCK:
+        run = _RUNS.get(holder.owner)
+    return run is not None and not run.begun
+
+
+def _check_format(root: Path) -> None:
+    file = root / layout.FORMAT_KEY
+    try:
+        found = json.loads(file.read_text()).get("format_version")
+    except FileNotFoundError:
+        file.write_text(json.dumps({"format_version": FORMAT_VERSION}))
+        return
+    except (ValueError, AttributeError) as error:
+        raise DamagedError(f"{file} is not readable: {error}; remove it if you trust the rest") from error
+    if found != FORMAT_VERSION:
+        raise ConfigError(
+            f"{root} was written by a tune_sync with format version {found!r}, this one has "
+            f"{FORMAT_VERSION}; install the newer tune_sync, or choose another name"
+        )
+
+
+def _log_recovery(root: Path, recovery: Recovery) -> None:
+    if recovery.completed:
+        logger.warning("%s: finished publishing %s", root, ", ".join(recovery.completed))
+    if recovery.dropped:
+        logger.warning("%s: dropped incomplete %s", root, ", ".join(recovery.dropped))

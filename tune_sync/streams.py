@@ -1,0 +1,129 @@
+"""File objects that pyarrow reads from and writes into, apart from checkpoints (`upload`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import xxhash
+
+from tune_sync.home import Home
+from tune_sync.upload import CHUNK_BYTES
+
+
+class NullStream:
+    """Takes bytes and keeps none: for names that are not to be sent."""
+
+    closed = False
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Take bytes."""
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """End."""
+        self.closed = True
+
+
+class FileStream:
+    """Writes one file, which appears whole, or not at all, when it is closed.
+
+    Args:
+        home: Where it goes.
+        key: Its place.
+        on_close: Called once, to commit it.
+    """
+
+    def __init__(self, home: Home, key: str, on_close: Callable[[FileStream], None]) -> None:
+        self._home = home
+        self._key = key
+        self._on_close = on_close
+        self._hash = xxhash.xxh3_128()
+        self._buffer = bytearray()
+        self._incoming = ""
+        self._sent_bytes = 0
+        self.closed = False
+
+    @property
+    def digest(self) -> str:
+        """xxh3_128 of all bytes so far."""
+        return self._hash.hexdigest()
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Take bytes."""
+        view = memoryview(data).cast("B")
+        self._hash.update(view)
+        self._buffer += view
+        while len(self._buffer) >= CHUNK_BYTES:
+            self._send(CHUNK_BYTES)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing: the file appears on close."""
+
+    def close(self) -> None:
+        """Commit the file. May be called twice."""
+        if not self.closed:
+            self.closed = True
+            self._on_close(self)
+
+    def commit(self, durable: bool, unless: str | None) -> None:
+        """Put the file in its place, unless its digest is `unless` and nothing was sent yet."""
+        if not self._sent_bytes and unless == self.digest:
+            return
+        self._send(len(self._buffer))
+        self._home.flush()
+        self._home.commit_file(self._incoming, self._key, durable)
+
+    def _send(self, length_bytes: int) -> None:
+        if not self._incoming:
+            self._incoming = self._home.begin_file()
+        data = bytes(self._buffer[:length_bytes])
+        del self._buffer[:length_bytes]
+        self._home.write(self._incoming, self._sent_bytes, data)
+        self._sent_bytes += len(data)
+
+
+class ReadStream:
+    """Reads one file of a home that is elsewhere."""
+
+    def __init__(self, home: Home, key: str, size_bytes: int) -> None:
+        self._home = home
+        self._key = key
+        self._size_bytes = size_bytes
+        self._position = 0
+        self.closed = False
+
+    def read(self, length_bytes: int = -1) -> bytes | memoryview:
+        """The next bytes; fewer at the end."""
+        left = self._size_bytes - self._position
+        wanted = left if length_bytes is None or length_bytes < 0 else min(length_bytes, left)
+        if wanted <= 0:
+            return b""
+        data = self._home.read(self._key, self._position, wanted)
+        self._position += len(data)
+        return data
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        """Move to a position; `whence` as for any file object."""
+        base = {0: 0, 1: self._position, 2: self._size_bytes}[whence]
+        self._position = max(0, base + position)
+        return self._position
+
+    def tell(self) -> int:
+        """Where the next read starts."""
+        return self._position
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def close(self) -> None:
+        """End."""
+        self.closed = True

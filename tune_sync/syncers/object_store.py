@@ -1,0 +1,90 @@
+"""`ObjectStoreSyncer`: directories to and from the driver's node, through Ray's object store."""
+
+from __future__ import annotations
+
+import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from tune_sync.errors import ConfigError
+from tune_sync.filesystem import SyncHandler
+from tune_sync.syncers.base import SYNC_PERIOD_S, SYNC_TIMEOUT_S, BackgroundSyncer
+from tune_sync.tree import scan
+
+
+class ObjectStoreSyncer(BackgroundSyncer):
+    """Needs no shared storage. What `SyncConfig(syncer="auto")` uses.
+
+    Args:
+        filesystem: The filesystem of a run (`checkpoint.filesystem`,
+            `run_config.storage_filesystem`). Needed to call the syncer's methods yourself; a
+            syncer that is put into a `SyncConfig` works through the run's own.
+        sync_period: See `Syncer`.
+        sync_timeout: See `Syncer`. In a `SyncConfig` it is used instead of the config's.
+    """
+
+    def __init__(
+        self, filesystem: pafs.FileSystem | None = None,
+        sync_period: float = SYNC_PERIOD_S, sync_timeout: float = SYNC_TIMEOUT_S,
+    ) -> None:  # fmt: skip
+        super().__init__(sync_period, sync_timeout)
+        self._filesystem = filesystem
+
+    def sync_up(self, local_dir: str, remote_dir: str, exclude: list[str] | None = None) -> bool:
+        """Send a directory; a checkpoint directory appears whole when it is published.
+
+        Raises:
+            PathRefusedError: A link in it that cannot be sent; see `tune_sync.tree`.
+        """
+        handler, tree = self._handler(), scan(Path(local_dir))
+        patterns = tuple(exclude or ())
+
+        def send() -> None:
+            handler.create_dir(remote_dir, True)
+            for directory in tree.directories:
+                if not _excluded(directory, patterns):
+                    handler.create_dir(f"{remote_dir}/{directory}", True)
+            for file in tree.files:
+                if not _excluded(file.path, patterns):
+                    handler.send_file(file, f"{remote_dir}/{file.path}", remote_dir)
+            handler.barrier()
+
+        return self._start(send)
+
+    def sync_down(self, remote_dir: str, local_dir: str, exclude: list[str] | None = None) -> bool:
+        """Fetch a directory into `local_dir`, which is made if needed."""
+        filesystem = pafs.PyFileSystem(self._handler())
+        patterns = tuple(exclude or ())
+
+        def fetch() -> None:
+            Path(local_dir).mkdir(parents=True, exist_ok=True)
+            for info in filesystem.get_file_info(pafs.FileSelector(remote_dir, recursive=True)):
+                inner = info.path[len(remote_dir.rstrip("/")) + 1 :]
+                if _excluded(inner, patterns):
+                    continue
+                target = Path(local_dir, inner)
+                if info.type == pafs.FileType.Directory:
+                    target.mkdir(parents=True, exist_ok=True)
+                else:
+                    pafs.copy_files(info.path, str(target), source_filesystem=filesystem)
+
+        return self._start(fetch)
+
+    def delete(self, remote_dir: str) -> bool:
+        """Delete a directory of the run."""
+        handler = self._handler()
+        return self._start(lambda: handler.delete_dir(remote_dir))
+
+    def _handler(self) -> SyncHandler:
+        handler: Any = getattr(self._filesystem, "handler", None)
+        if not isinstance(handler, SyncHandler):
+            raise ConfigError("ObjectStoreSyncer(filesystem=...) needs the filesystem of a run")
+        return handler
+
+
+def _excluded(path: str, patterns: tuple[str, ...]) -> bool:
+    parts = path.split("/")
+    above = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    return any(fnmatch.fnmatch(candidate, p) for candidate in above for p in patterns)

@@ -1,0 +1,48 @@
+"""Ray Train's own `RunConfig` (the second generation of Ray Train), which takes no Tune callback."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+import pyarrow.fs as pafs
+import ray
+from ray.train import UserCallback
+
+from tune_sync.config import SyncConfig
+from tune_sync.filesystem import SyncHandler, warn_of_conflicts
+
+
+class TrainCallback(UserCallback):  # type: ignore[misc]
+    """Publishes a checkpoint when all workers have reported it. Runs in Train's controller."""
+
+    def __init__(self, filesystem: pafs.PyFileSystem) -> None:
+        self._filesystem = filesystem
+
+    def after_report(self, run_context: Any, metrics: list[Any], checkpoint: Any) -> None:
+        """See `ray.train.UserCallback.after_report`."""
+        handler: SyncHandler = self._filesystem.handler
+        if checkpoint is not None and checkpoint.filesystem == self._filesystem:
+            warn_of_conflicts(checkpoint.path, handler.publish(checkpoint.path))
+
+
+def train_kwargs(
+    config: SyncConfig, path: str, name: str | None, on_existing: str
+) -> dict[str, Any]:
+    """Keyword arguments for `ray.train.RunConfig`. Starts the home agent, and Ray if needed.
+
+    This process holds the lease on the directory until it ends.
+    """
+    from tune_sync.ray_adapter import begin_home, make_filesystem
+
+    name = name or f"train-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{uuid.uuid4().hex[:6]}"
+    if not ray.is_initialized():
+        ray.init()
+    filesystem = make_filesystem(config, path, name, on_existing, depth=0)
+    filesystem.handler.start()
+    begin_home(filesystem.handler)
+    return {
+        "name": name, "storage_path": path, "storage_filesystem": filesystem,
+        "callbacks": [TrainCallback(filesystem)],
+    }  # fmt: skip

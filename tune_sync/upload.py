@@ -1,0 +1,249 @@
+"""One process's part of one checkpoint on its way home: chunks, batches, digests, the seal."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import xxhash
+
+from tune_sync import layout
+from tune_sync.commit import staged_key
+from tune_sync.errors import TuneSyncError
+from tune_sync.home import Home, Piece
+from tune_sync.manifest import FileEntry, Seal
+
+# Files up to this size travel in batches, larger ones in chunks of their own.
+SMALL_BYTES = 1 << 20
+# A batch leaves at this size: large enough that 10,000 small files need few messages, small
+# enough to be on its way while the next one fills.
+BATCH_BYTES = 16 << 20
+# Large chunks move faster between nodes, small ones need less memory; see docs/benchmarks.md.
+CHUNK_BYTES = 32 << 20
+
+
+class Upload:
+    """Collects what one process writes of one checkpoint. Methods may run in any thread.
+
+    Args:
+        home: Where it goes.
+        checkpoint: Key of the checkpoint directory.
+        rank: World rank of this process.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self, home: Home, checkpoint: str, rank: int, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.attempt = home.begin(checkpoint)
+        self._home = home
+        self._checkpoint = checkpoint
+        self._rank = rank
+        self._clock = clock
+        self._entries: dict[str, FileEntry] = {}
+        self._directories: set[str] = set()
+        self._pieces: list[Piece] = []
+        self._batch = bytearray()
+        self._open_count = 0
+        self._failure: Exception | None = None
+        self._changed = True
+        self._contents = threading.Lock()
+
+    def key(self, inner: str) -> str:
+        """Where the file `inner` of this attempt is staged."""
+        return f"{staged_key(self._checkpoint, self.attempt)}/{layout.check_key(inner)}"
+
+    def make_dir(self, inner: str) -> None:
+        """Note a directory; it exists at the latest when the attempt is sealed."""
+        layout.check_key(inner)
+        with self._contents:
+            while inner:
+                self._directories.add(inner)
+                inner = inner.rpartition("/")[0]
+            self._changed = True
+
+    def open(self, inner: str) -> UploadStream:
+        """A stream that writes the file `inner`."""
+        self.make_dir(inner.rpartition("/")[0])
+        with self._contents:
+            self._open_count += 1
+        return UploadStream(self, inner)
+
+    def add_file(self, inner: str, source: Path, same_as: str = "") -> None:
+        """Send a file of this node, without a copy of it in this process's memory.
+
+        Args:
+            inner: Its name in the checkpoint.
+            source: The file.
+            same_as: Name of an earlier file that is a hard link to the same bytes, or "".
+        """
+        with self._contents:
+            known = self._entries.get(same_as)
+            pending = any(piece.key == self.key(same_as) for piece in self._pieces)
+        if known is not None:
+            if pending:
+                self.send_batch()
+            self._home.flush()
+            self._home.link(self.key(same_as), self.key(inner))
+            self.made(FileEntry(inner, known.size_bytes, known.digest))
+            return
+        with self.open(inner) as stream:
+            _copy_from(source, stream)
+
+    def add_small(self, inner: str, data: bytes | bytearray, digest: str) -> None:
+        """Put a small file into the batch."""
+        with self._contents:
+            self._pieces.append(Piece(self.key(inner), len(self._batch), len(data)))
+            self._batch += data
+            full = len(self._batch) >= BATCH_BYTES
+        self.made(FileEntry(inner, len(data), digest))
+        if full:
+            self.send_batch()
+
+    def send(self, inner: str, offset_bytes: int, data: bytes | memoryview) -> None:
+        """Send a chunk of a large file."""
+        self._guarded(lambda: self._home.write(self.key(inner), offset_bytes, data))
+
+    def send_batch(self) -> None:
+        """Send the small files collected so far."""
+        with self._contents:
+            pieces, batch = self._pieces, self._batch
+            self._pieces, self._batch = [], bytearray()
+        if pieces:
+            self._guarded(lambda: self._home.write_batch(pieces, batch))
+
+    def flush(self) -> None:
+        """Wait until all sent chunks arrived."""
+        self._guarded(self._home.flush)
+
+    def made(self, entry: FileEntry) -> None:
+        """Note a complete file."""
+        with self._contents:
+            self._entries[entry.path] = entry
+            self._changed = True
+
+    def closed(self) -> None:
+        """Note that one stream was closed."""
+        with self._contents:
+            self._open_count -= 1
+
+    def seal(self) -> None:
+        """Make what was written so far durable at home. Does nothing if nothing changed.
+
+        Raises:
+            StoreError, OSError, …: What went wrong with any write since the start; the attempt
+                is dropped then, and report has to be called again.
+        """
+        if self._failure is not None:
+            raise self._failure
+        with self._contents:
+            if not self._changed or self._open_count:
+                return
+        self.send_batch()
+        self.flush()
+        with self._contents:
+            files = tuple(sorted(self._entries.values(), key=lambda e: e.path))
+            directories = tuple(sorted(self._directories))
+            self._changed = False
+        seal = Seal(self.attempt, self._rank, self._clock(), files, directories)
+        self._guarded(lambda: self._home.seal(self._checkpoint, seal))
+
+    def abort(self) -> None:
+        """Drop the attempt; its late writes fail. Best effort: the next start sweeps the rest."""
+        try:
+            self._home.discard_attempt(self._checkpoint, self.attempt)
+        except (TuneSyncError, OSError):
+            return
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            act()
+        except Exception as error:
+            self._failure = error
+            self.abort()
+            raise
+
+
+class UploadStream:
+    """A file object for one file of an `Upload`; what pyarrow writes into."""
+
+    def __init__(self, upload: Upload, inner: str) -> None:
+        self._upload = upload
+        self._inner = inner
+        self._hash = xxhash.xxh3_128()
+        self._buffer = bytearray()
+        self._sent_bytes = 0
+        self.closed = False
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Take bytes; sends full chunks. Returns how many were taken."""
+        view = memoryview(data).cast("B")
+        self._hash.update(view)
+        if not self._buffer:
+            while len(view) >= CHUNK_BYTES:
+                self._send(view[:CHUNK_BYTES])
+                view = view[CHUNK_BYTES:]
+            if self._sent_bytes and view:
+                self._send(view)
+                return len(data)
+        self._buffer += view
+        if len(self._buffer) >= CHUNK_BYTES:
+            self._send_buffer()
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing: bytes leave in chunks, and are safe when the checkpoint is sealed."""
+
+    def close(self) -> None:
+        """End the file. A large file is at home when this returns. May be called twice."""
+        if self.closed:
+            return
+        self.closed = True
+        self._upload.closed()
+        if not self._sent_bytes and len(self._buffer) <= SMALL_BYTES:
+            self._upload.add_small(self._inner, self._buffer, self._hash.hexdigest())
+            return
+        self._send_buffer()
+        self._upload.flush()
+        self._upload.made(FileEntry(self._inner, self._sent_bytes, self._hash.hexdigest()))
+
+    def __enter__(self) -> UploadStream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        elif not self.closed:
+            self.closed = True
+            self._upload.closed()
+
+    def _send_buffer(self) -> None:
+        if self._buffer:
+            data, self._buffer = self._buffer, bytearray()
+            self._send(memoryview(data))
+
+    def _send(self, data: memoryview) -> None:
+        self._upload.send(self._inner, self._sent_bytes, data)
+        self._sent_bytes += len(data)
+
+
+def _copy_from(source: Path, stream: UploadStream) -> None:
+    with open(source, "rb") as file:
+        size_bytes = source.stat().st_size
+        if size_bytes <= SMALL_BYTES:
+            stream.write(file.read())
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            view = memoryview(mapped)
+            try:
+                for start in range(0, size_bytes, CHUNK_BYTES):
+                    with view[start : start + CHUNK_BYTES] as chunk:
+                        stream.write(chunk)
+                    mapped.madvise(mmap.MADV_DONTNEED)  # keeps our memory flat for any size
+            finally:
+                view.release()
