@@ -1,0 +1,94 @@
+# Sourced by scripts/demo and scripts/test: makes the virtual environments they run in.
+# Failures end in `die`: callers test the result of these functions, which turns `set -e` off.
+# shellcheck shell=bash
+
+repo_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$repo_dir"
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore RAY_USAGE_STATS_ENABLED=0
+
+die() {
+    echo "error: $*" >&2
+    exit 1
+}
+
+# python_is PYTHON LOWEST_MINOR HIGHEST_MINOR: does it run, and is it Python 3 in that range?
+python_is() {
+    "$1" -c "import sys; sys.exit(not (3, $2) <= sys.version_info[:2] <= (3, $3))" 2>/dev/null
+}
+
+# find_python LOWEST_MINOR HIGHEST_MINOR: prints the first that fits.
+find_python() {
+    local candidate
+    for candidate in python3 python3.{13,12,11,10} /usr/bin/python3 \
+        "$HOME"/.pyenv/versions/3.{13,12,11,10}.*/bin/python; do
+        if command -v "$candidate" >/dev/null && python_is "$candidate" "$1" "$2"; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+# install_debian_packages PYTHON: what is missing, where apt-get is and we are root.
+install_debian_packages() {
+    local missing=()
+    command -v ip >/dev/null || missing+=(iproute2)
+    command -v unshare >/dev/null && command -v nsenter >/dev/null || missing+=(util-linux)
+    command -v mount >/dev/null || missing+=(mount)
+    command -v hostname >/dev/null || missing+=(hostname)
+    "$1" -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
+    [ ${#missing[@]} -gt 0 ] || return 0
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
+    echo "installing Debian packages: ${missing[*]}"
+    apt-get update -qq &&
+        DEBIAN_FRONTEND=noninteractive \
+            apt-get install -y -qq --no-install-recommends "${missing[@]}" ||
+        die "apt-get could not install ${missing[*]}"
+}
+
+# make_venv PYTHON DIRECTORY: with pip in it, also where Debian's python3-venv is missing.
+make_venv() {
+    rm -rf "$2"
+    if "$1" -c 'import ensurepip' 2>/dev/null; then
+        "$1" -m venv "$2" || die "$1 -m venv failed"
+        return
+    fi
+    # Into a directory of our own: Debian's Python refuses `pip install --user`.
+    "$1" -m pip install -qq --target .setup/virtualenv virtualenv ||
+        die "no virtual environment possible: install python3-venv, or pip for $1"
+    PYTHONPATH=.setup/virtualenv "$1" -m virtualenv -q "$2" || die "virtualenv failed"
+}
+
+# venv_for DIRECTORY PYTHON PIP_ARGUMENTS...: makes it, or leaves it when nothing has changed.
+venv_for() {
+    local venv=$1 python=$2 stamp
+    shift 2
+    stamp="$repo_dir $python $* $(cat pyproject.toml scripts/*.txt | sha256sum)"
+    if [ "$(cat "$venv/stamp" 2>/dev/null)" = "$stamp" ] && "$venv/bin/python" -c '' 2>/dev/null; then
+        return
+    fi
+    echo "installing into $venv with $("$python" --version); a few minutes the first time"
+    make_venv "$python" "$venv"
+    # -qq hides notes about package indexes of this machine, not errors.
+    "$venv/bin/python" -m pip install -qq "$@" || die "pip could not install into $venv"
+    echo "$stamp" >"$venv/stamp"
+}
+
+# One set-up at a time, if the demo and the tests are started together.
+with_setup_lock() {
+    mkdir -p .setup
+    ( flock 9 && "$@" ) 9>.setup/lock
+}
+
+setup_main() {
+    local python
+    python=$(find_python 10 13) || die "Python 3.10 to 3.13 is needed; on Debian: apt install python3"
+    install_debian_packages "$python"
+    venv_for .venv "$python" -e '.[dev]'
+}
+
+setup_lowest() {
+    local python
+    python=$(find_python 10 12) || return 1
+    venv_for .venv-lowest "$python" -c scripts/lowest-constraints.txt -e '.[test]'
+}
