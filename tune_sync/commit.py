@@ -22,9 +22,17 @@ from dataclasses import dataclass
 from tune_sync import layout
 from tune_sync.errors import DamagedError, NotWholeError
 from tune_sync.manifest import (
-    Manifest, Seal, Union, manifest_from_json, seal_from_json, to_json, unite,
+    Manifest,
+    Seal,
+    Union,
+    manifest_from_json,
+    seal_from_json,
+    to_json,
+    unite,
 )  # fmt: skip
 from tune_sync.store import Store
+
+_INTENT = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,8 @@ class Committer:
             NotWholeError: A listed file is missing or has another length.
         """
         data = staged_key(checkpoint, seal.attempt)
+        if self.store.info(data) is None:
+            raise NotWholeError(f"attempt {seal.attempt} at {checkpoint} is over; report it again")
         for directory in seal.directories:
             self.store.make_dir(f"{data}/{directory}")
         for file in seal.files:
@@ -113,7 +123,8 @@ class Committer:
     def place(self, checkpoint: str, *, strict: bool = False) -> Placed:
         """Make the sealed parts of `checkpoint` visible as one directory, at once.
 
-        Only renames: fast enough for Ray's control loop. Durable only after `record`.
+        Only renames: fast enough for Ray's control loop. Durable only after `record`. May be
+        called again after an error, which may have come after the checkpoint was placed.
 
         Raises:
             NotWholeError: Nothing was sealed.
@@ -122,15 +133,20 @@ class Committer:
         """
         self._fence()
         union = unite(checkpoint, self._seals(checkpoint), strict=strict)
-        data = self._gather(checkpoint, union)
-        manifest = Manifest(
-            checkpoint, self._owner, self._clock(), union.files, union.directories
-        )
         intent = _intent_key(checkpoint, union.seals[0].attempt)
+        data = staged_key(checkpoint, union.seals[0].attempt)
+        if self.store.info(data) is None and self.store.info(intent) is not None:
+            placed = manifest_from_json(self.store.read(intent), intent)
+            return Placed(placed, union.conflicts)
+        self._gather(checkpoint, union)
+        manifest = Manifest(checkpoint, self._owner, self._clock(), union.files, union.directories)
         self.store.write_at(intent, 0, to_json(manifest))
-        if self.store.info(checkpoint) is not None:  # rare: only then has it to survive by itself
+        earlier = [other for other in self._intents(checkpoint) if other != intent]
+        if earlier or self.store.info(checkpoint) is not None:
+            # Rare: what is there goes before this comes, so the intent has to survive by itself.
             self.store.sync(intent)
-            self.store.sync(_parent(intent))
+            self._sync_above(intent)
+        self._drop_intents(earlier)
         self._move_into_place(data, checkpoint)
         return Placed(manifest, union.conflicts)
 
@@ -138,8 +154,10 @@ class Committer:
         """Publish a placed checkpoint: durable for good when this returns. May be called twice."""
         checkpoint = manifest.checkpoint
         self.store.sync(checkpoint)
-        self.store.sync(_parent(checkpoint))
+        self._sync_above(checkpoint)
         self._replace(manifest_key(checkpoint), to_json(manifest))
+        self._sync_above(manifest_key(checkpoint))
+        self._drop_intents(self._intents(checkpoint))
         self.store.remove_tree(f"{layout.STAGING_DIR}/{checkpoint}")
 
     def manifest(self, checkpoint: str) -> Manifest | None:
@@ -165,7 +183,8 @@ class Committer:
         """Delete a checkpoint: gone at once for every reader; its bytes follow."""
         self._fence()
         self._set_aside(checkpoint)
-        self.store.remove_tree(layout.TRASH_DIR)
+        self._drop_intents(self._intents(checkpoint))
+        self._empty_trash()
 
     # Single files
 
@@ -202,8 +221,11 @@ class Committer:
                 completed.append(checkpoint)
             else:
                 dropped.append(checkpoint)
-        for directory in (layout.STAGING_DIR, layout.INCOMING_DIR, layout.TRASH_DIR):
+        self._empty_trash()
+        for directory in (layout.STAGING_DIR, layout.INCOMING_DIR):
             self.store.remove_tree(directory)
+        if self.store.info(layout.INTERNAL_DIR) is not None:
+            self.store.sync(layout.INTERNAL_DIR)  # an old intent must not come back
         self._drop_orphaned_manifests()
         return Recovery(tuple(completed), tuple(dropped))
 
@@ -218,6 +240,12 @@ class Committer:
         self.store.rename(incoming, key)
         self.store.sync(_parent(key))
 
+    def _sync_above(self, key: str) -> None:
+        """Make the entry of `key` durable, and of every directory above it, which may be new."""
+        while key:
+            key = _parent(key)
+            self.store.sync(key)
+
     def _seals(self, checkpoint: str) -> list[Seal]:
         seals = []
         for attempt in self.store.list(f"{layout.STAGING_DIR}/{checkpoint}"):
@@ -226,20 +254,38 @@ class Committer:
                 seals.append(seal_from_json(self.store.read(key), key))
         return seals
 
-    def _gather(self, checkpoint: str, union: Union) -> str:
-        """Move the other ranks' files into the first one's staging; returns its key."""
+    def _intents(self, checkpoint: str) -> list[str]:
+        """Keys of the intents of all attempts at `checkpoint`."""
+        attempts = self.store.list(f"{layout.STAGING_DIR}/{checkpoint}")
+        keys = (f"{attempt.key}/{_INTENT}" for attempt in attempts)
+        return [key for key in keys if self.store.info(key) is not None]
+
+    def _drop_intents(self, intents: list[str]) -> None:
+        """Forget intents durably, or recovery could take a later checkpoint for theirs."""
+        for intent in intents:
+            self.store.remove(intent)
+            self.store.sync(_parent(intent))
+
+    def _gather(self, checkpoint: str, union: Union) -> None:
+        """Move the other ranks' files into the first one's staging; again after an error."""
         data = staged_key(checkpoint, union.seals[0].attempt)
         for directory in union.directories:
             self.store.make_dir(f"{data}/{directory}")
         for attempt, path in union.moves:
-            self.store.make_dir(_parent(f"{data}/{path}"))
-            self.store.rename(f"{staged_key(checkpoint, attempt)}/{path}", f"{data}/{path}")
-        if union.moves:
+            source = f"{staged_key(checkpoint, attempt)}/{path}"
+            if self.store.info(source) is not None:
+                self.store.make_dir(_parent(f"{data}/{path}"))
+                self.store.rename(source, f"{data}/{path}")
+        if len(union.seals) > 1:
+            for file in union.files:
+                self._check_length(f"{data}/{file.path}", file.size_bytes)
             self.store.sync_tree(data)
-        return data
 
     def _set_aside(self, checkpoint: str) -> None:
-        """Take what is at `checkpoint` out of sight, then its manifest."""
+        """Take what is at `checkpoint` out of sight, then its manifest, durably.
+
+        The manifest must not come back: it would stand for whatever is placed next.
+        """
         if self.store.info(checkpoint) is not None:
             self.store.make_dir(layout.TRASH_DIR)
             self.store.rename(checkpoint, f"{layout.TRASH_DIR}/{self._new_id()}")
@@ -247,11 +293,19 @@ class Committer:
             self.store.remove(manifest_key(checkpoint))
             self.store.sync(_parent(manifest_key(checkpoint)))
 
+    def _empty_trash(self) -> None:
+        """Remove what was set aside; first make sure that it does not come back in parts."""
+        if self.store.info(layout.TRASH_DIR) is not None:
+            self.store.sync(layout.TRASH_DIR)
+            self.store.remove_tree(layout.TRASH_DIR)
+
     def _check_length(self, key: str, size_bytes: int) -> None:
         found = self.store.info(key)
         if found is None or found.is_dir or found.size_bytes != size_bytes:
             got = "missing" if found is None else f"{found.size_bytes} bytes"
-            raise NotWholeError(f"{key} is {got}, not {size_bytes} bytes; report the checkpoint again")
+            raise NotWholeError(
+                f"{key} is {got}, not {size_bytes} bytes; report the checkpoint again"
+            )
 
     def _staged_checkpoints(self) -> Iterator[str]:
         """Keys of checkpoints with anything in staging, at whatever depth Ray puts them."""
@@ -270,16 +324,15 @@ class Committer:
         An intent says that the driver had taken the checkpoint for whole. Its bytes were durable
         before that, and are either still in staging or already in their place.
         """
-        for entry in self.store.list(f"{layout.STAGING_DIR}/{checkpoint}"):
-            attempt = entry.key.rsplit("/", 1)[-1]
-            intent, data = _intent_key(checkpoint, attempt), staged_key(checkpoint, attempt)
-            if self.store.info(intent) is None:
-                continue
+        for intent in self._intents(checkpoint):
+            data = f"{_parent(intent)}/data"
             staged = self.store.info(data) is not None
+            where = data if staged else checkpoint
+            if self.store.info(where) is None:
+                continue
             try:
                 manifest = manifest_from_json(self.store.read(intent), intent)
                 for file in manifest.files:
-                    where = data if staged else checkpoint
                     self._check_length(f"{where}/{file.path}", file.size_bytes)
             except (DamagedError, NotWholeError):
                 continue
@@ -298,6 +351,7 @@ class Committer:
             checkpoint = key.removeprefix(layout.MANIFESTS_DIR + "/").removesuffix(".json")
             if self.store.info(checkpoint) is None:
                 self.store.remove(key)
+                self.store.sync(_parent(key))
 
     def _files_below(self, top: str) -> Iterator[str]:
         for entry in self.store.list(top):
@@ -326,7 +380,7 @@ def _seal_key(checkpoint: str, attempt: str) -> str:
 
 
 def _intent_key(checkpoint: str, attempt: str) -> str:
-    return f"{_attempt_key(checkpoint, attempt)}/manifest.json"
+    return f"{_attempt_key(checkpoint, attempt)}/{_INTENT}"
 
 
 def _parent(key: str) -> str:

@@ -1,1 +1,1 @@
-"""Stores that fail, lose and crash, and contract suites, for tests of your own stores and syncers."""
+"""Stores that fail, lose and crash, and contract suites, for tests of your own stores."""

@@ -21,7 +21,19 @@ ODD_NAMES = (
     "{y}", "${HOME}", ".hidden", "trailing ", " leading", "new\nline", "tab\t", "ä/漢字", "e\u0301",
     "\u00e9", "-rf", "..a", "a..", "..." , "x" * 200,
 )  # fmt: skip
-ESCAPES = ("../x", "a/../../x", "/etc/x", "a//b", "./a", "a/.", "..", ".", "a/", "nul\0", "d/" * 40 + "f")
+ESCAPES = (
+    "../x",
+    "a/../../x",
+    "/etc/x",
+    "a//b",
+    "./a",
+    "a/.",
+    "..",
+    ".",
+    "a/",
+    "nul\0",
+    "d/" * 40 + "f",
+)
 
 
 class StoreContract:
@@ -106,15 +118,7 @@ class StoreContract:
         store = self.make_store(tmp_path)
         _write(store, "a/file", b"x")
         for bad in ESCAPES:
-            calls: list[Callable[[], object]] = [
-                lambda: store.info(bad), lambda: store.list(bad), lambda: store.read(bad),
-                lambda: store.make_dir(bad), lambda: store.write_at(bad, 0, b"x"),
-                lambda: store.link("a/file", bad), lambda: store.link(bad, "a/new"),
-                lambda: store.rename("a/file", bad), lambda: store.rename(bad, "a/new"),
-                lambda: store.remove(bad), lambda: store.remove_tree(bad),
-                lambda: store.sync(bad), lambda: store.sync_tree(bad),
-            ]  # fmt: skip
-            for number, call in enumerate(calls):
+            for number, call in enumerate(_calls_with(store, "a/file", bad)):
                 _raises(PathRefusedError, call, f"call {number} with {bad!r}")
         assert self.get(tmp_path, "a/file") == b"x"
         assert [entry.key for entry in store.list("a")] == ["a/file"]
@@ -276,6 +280,17 @@ class StoreContract:
         with ThreadPoolExecutor(4) as pool:
             for data in pool.map(replace, range(200)):
                 assert len(data) == 1000 and len(set(data)) == 1
+
+
+def _calls_with(store: Store, good: str, bad: str) -> list[Callable[[], object]]:
+    return [
+        lambda: store.info(bad), lambda: store.list(bad), lambda: store.read(bad),
+        lambda: store.make_dir(bad), lambda: store.write_at(bad, 0, b"x"),
+        lambda: store.link(good, bad), lambda: store.link(bad, f"{good}.new"),
+        lambda: store.rename(good, bad), lambda: store.rename(bad, f"{good}.new"),
+        lambda: store.remove(bad), lambda: store.remove_tree(bad),
+        lambda: store.sync(bad), lambda: store.sync_tree(bad),
+    ]  # fmt: skip
 
 
 def _write(store: Store, key: str, data: bytes) -> None:
