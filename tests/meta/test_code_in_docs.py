@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.meta.blocks import blocks_of
+from tests.meta.repo import ROOT, name_of, pages
+
+# The demo needs isolated hosts and minutes.
+SLOW = {"examples/demo.py"}
+
+
+def pages_with(*, run: bool) -> list[Path]:
+    return [p for p in pages() if any(block.is_run or not run for block in blocks_of(p))]
+
+
+def examples() -> list[object]:
+    found = sorted(p for p in (ROOT / "examples").glob("*.py") if p.name != "__init__.py")
+    return [
+        pytest.param(p, id=p.name, marks=[pytest.mark.slow] if name_of(p) in SLOW else [])
+        for p in found
+    ]
+
+
+def run(argv: list[str], home: Path) -> None:
+    """Run Python in an empty home directory; show its output if it fails."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_ADDRESS", "TUNE_"))}
+    env |= {"HOME": str(home), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *argv], env=env, cwd=home, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-8000:]
+
+
+@pytest.mark.parametrize("page", pages_with(run=False), ids=name_of)
+def test_blocks_compile(page: Path) -> None:
+    for block in blocks_of(page):
+        block.compiled()
+
+
+@pytest.mark.parametrize("page", pages_with(run=True), ids=name_of)
+def test_blocks_run(page: Path, tmp_path: Path) -> None:
+    run(["-m", "tests.meta.blocks", str(page)], tmp_path)
+
+
+@pytest.mark.parametrize("path", examples())
+def test_example_runs(path: Path, tmp_path: Path) -> None:
+    run(["-m", f"examples.{path.stem}"], tmp_path)
+
+
+def test_a_block_is_exempt_only_with_a_reason(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    block = "```python\n1 / 0\n```\n"
+    page.write_text(f"{block}<!-- not run: needs a cluster -->\n{block}<!-- not run: -->\n{block}")
+    assert [b.is_run for b in blocks_of(page)] == [True, False, True]
+
+
+def test_a_failing_block_fails_with_the_line_of_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("text\n\n```python\nx = 1\n1 / 0\n```\n")
+    with pytest.raises(ZeroDivisionError) as failure:
+        exec(blocks_of(page)[0].compiled(), {})
+    assert failure.traceback[-1].lineno + 1 == 5

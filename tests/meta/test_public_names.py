@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import tune_sync
+
+# What users may import from `tune_sync`. A change here is a change of the public API.
+PUBLIC_NAMES = [
+    "Checkpoint",
+    "ObjectStoreSyncer",
+    "RunConfig",
+    "SyncConfig",
+    "Syncer",
+    "cleanup",
+    "errors",
+    "fetch",
+    "inner_run_config",
+    "run_config_kwargs",
+]
+
+
+def test_public_names_are_the_pinned_ones() -> None:
+    assert sorted(tune_sync.__all__) == PUBLIC_NAMES
+
+
+@pytest.mark.parametrize("name", PUBLIC_NAMES)
+def test_every_public_name_loads_and_is_listed_by_dir(name: str) -> None:
+    assert getattr(tune_sync, name) is not None
+    assert name in dir(tune_sync)
+
+
+@pytest.mark.parametrize("name", PUBLIC_NAMES)
+def test_every_public_name_is_documented(name: str) -> None:
+    assert (getattr(tune_sync, name).__doc__ or "").strip()
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = tune_sync.no_such_name
+
+
+def test_star_import_brings_the_public_names() -> None:
+    code = "from tune_sync import *; print(*sorted(n for n in dir() if n[0] != '_'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == PUBLIC_NAMES

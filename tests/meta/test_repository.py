@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.meta.repo import ROOT, files, name_of, pages
+
+MOST_LINES = 400
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+COMMAND = re.compile(r"^(?:\$ )?(?:\./)?((?:scripts|\.ci)/[\w./-]+)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", files(".py"), ids=name_of)
+def test_no_file_is_too_long_to_read(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_relative_links_resolve(page: Path) -> None:
+    targets = LINK.findall(CODE.sub("", page.read_text()))
+    local = [t for t in targets if not re.match(r"[a-z]+:|#", t)]
+    broken = [t for t in local if not (page.parent / t.partition("#")[0]).exists()]
+    assert not broken
+
+
+def test_commands_of_the_readme_exist_and_run() -> None:
+    commands = COMMAND.findall((ROOT / "README.md").read_text())
+    assert {"scripts/demo", "scripts/test"} <= set(commands)
+    not_runnable = [c for c in commands if not os.access(ROOT / c, os.X_OK)]
+    assert not not_runnable
+
+
+def test_ci_runs_the_command_that_people_run() -> None:
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+    assert "scripts/test" in (ROOT / ".ci/run").read_text()
