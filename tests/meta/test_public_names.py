@@ -31,6 +31,13 @@ def test_every_public_name_loads_and_is_listed_by_dir(name: str) -> None:
     assert name in dir(tune_sync)
 
 
+@pytest.mark.parametrize("name", sorted({*PUBLIC_NAMES} - {"errors"}))
+def test_no_module_hides_a_public_name(name: str) -> None:
+    code = f"from tune_sync import {name}; import types; print(type({name}) is types.ModuleType)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
+
+
 @pytest.mark.parametrize("name", PUBLIC_NAMES)
 def test_every_public_name_is_documented(name: str) -> None:
     assert (getattr(tune_sync, name).__doc__ or "").strip()
