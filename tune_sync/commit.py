@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from tune_sync import layout
@@ -29,7 +29,7 @@ from tune_sync.manifest import (
     seal_from_json,
     to_json,
     unite,
-)  # fmt: skip
+)
 from tune_sync.store import Store
 
 _INTENT = "manifest.json"
@@ -109,10 +109,16 @@ class Committer:
             self._check_length(f"{data}/{file.path}", file.size_bytes)
         self.store.sync_tree(data)
         self._replace(_seal_key(checkpoint, seal.attempt), to_json(seal))
+        self.store.sync(_attempt_key(checkpoint, seal.attempt))
 
-    def discard(self, prefix: str) -> None:
-        """Drop all staging below `prefix`: a checkpoint, or a trial's directory name."""
-        self.store.remove_tree(f"{layout.STAGING_DIR}/{prefix}")
+    def attempts(self, trial: str) -> list[tuple[str, str]]:
+        """What a trial has in staging now: `(checkpoint, attempt)`."""
+        checkpoints = [e for e in self.store.list(f"{layout.STAGING_DIR}/{trial}") if e.is_dir]
+        return [
+            (checkpoint.key.removeprefix(layout.STAGING_DIR + "/"), attempt.key.rsplit("/", 1)[-1])
+            for checkpoint in checkpoints
+            for attempt in self.store.list(checkpoint.key)
+        ]
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """Drop one attempt; a late write to it fails, as its directory is gone."""
@@ -120,11 +126,19 @@ class Committer:
 
     # Publishing
 
-    def place(self, checkpoint: str, *, strict: bool = False) -> Placed:
+    def place(
+        self, checkpoint: str, *, strict: bool = False, attempts: Collection[str] | None = None
+    ) -> Placed:
         """Make the sealed parts of `checkpoint` visible as one directory, at once.
 
         Only renames: fast enough for Ray's control loop. Durable only after `record`. May be
         called again after an error, which may have come after the checkpoint was placed.
+
+        Args:
+            checkpoint: Its key.
+            strict: See `manifest.unite`.
+            attempts: Take these only: those whose writers reported to the driver. A process that
+                was given up, and still writes, then cannot get in between. None takes all.
 
         Raises:
             NotWholeError: Nothing was sealed.
@@ -132,7 +146,8 @@ class Committer:
             LeaseLostError: Another run took over.
         """
         self._fence()
-        union = unite(checkpoint, self._seals(checkpoint), strict=strict)
+        seals = [s for s in self._seals(checkpoint) if attempts is None or s.attempt in attempts]
+        union = unite(checkpoint, seals, strict=strict)
         intent = _intent_key(checkpoint, union.seals[0].attempt)
         data = staged_key(checkpoint, union.seals[0].attempt)
         if self.store.info(data) is None and self.store.info(intent) is not None:
@@ -153,7 +168,7 @@ class Committer:
     def record(self, manifest: Manifest) -> None:
         """Publish a placed checkpoint: durable for good when this returns. May be called twice."""
         checkpoint = manifest.checkpoint
-        self.store.sync(checkpoint)
+        self.store.sync(checkpoint)  # its entries are durable since `seal`; fails if it is gone
         self._sync_above(checkpoint)
         self._replace(manifest_key(checkpoint), to_json(manifest))
         self._sync_above(manifest_key(checkpoint))
@@ -222,7 +237,7 @@ class Committer:
             else:
                 dropped.append(checkpoint)
         self._empty_trash()
-        for directory in (layout.STAGING_DIR, layout.INCOMING_DIR):
+        for directory in (layout.STAGING_DIR, layout.INCOMING_DIR, layout.TRASH_DIR):
             self.store.remove_tree(directory)
         if self.store.info(layout.INTERNAL_DIR) is not None:
             self.store.sync(layout.INTERNAL_DIR)  # an old intent must not come back
@@ -232,13 +247,15 @@ class Committer:
     # Inside
 
     def _replace(self, key: str, data: bytes) -> None:
-        """Replace a small file of ours durably: bytes, sync, rename, sync of the parent."""
+        """Replace a small file of ours: readers see the old one or the new one, whole.
+
+        Durable once its parent is synced.
+        """
         incoming = self.begin_file()
         self.store.write_at(incoming, 0, data)
         self.store.sync(incoming)
         self.store.make_dir(_parent(key))
         self.store.rename(incoming, key)
-        self.store.sync(_parent(key))
 
     def _sync_above(self, key: str) -> None:
         """Make the entry of `key` durable, and of every directory above it, which may be new."""
@@ -297,7 +314,8 @@ class Committer:
         """Remove what was set aside; first make sure that it does not come back in parts."""
         if self.store.info(layout.TRASH_DIR) is not None:
             self.store.sync(layout.TRASH_DIR)
-            self.store.remove_tree(layout.TRASH_DIR)
+            for entry in self.store.list(layout.TRASH_DIR):  # not itself: others move things in
+                self.store.remove_tree(entry.key)
 
     def _check_length(self, key: str, size_bytes: int) -> None:
         found = self.store.info(key)

@@ -21,7 +21,7 @@ AUTO = "auto"
 
 
 @dataclass
-class SyncConfig(RaySyncConfig):
+class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
     """How results of trials get to the driver's node. Put it into `tune_sync.RunConfig`.
 
     Args:
@@ -42,8 +42,8 @@ class SyncConfig(RaySyncConfig):
         ConfigError: A value that cannot work, naming the field.
     """
 
-    sync_period: float = DEFAULT_SYNC_PERIOD_S  # type: ignore[assignment]
-    sync_timeout: float = DEFAULT_SYNC_TIMEOUT_S  # type: ignore[assignment]
+    sync_period: float = DEFAULT_SYNC_PERIOD_S
+    sync_timeout: float = DEFAULT_SYNC_TIMEOUT_S
     sync_artifacts: bool = False
     sync_artifacts_on_checkpoint: bool = True
     syncer: str | Syncer | None = AUTO

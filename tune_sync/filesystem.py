@@ -33,6 +33,9 @@ from tune_sync.upload import Upload
 
 logger = logging.getLogger(__name__)
 
+# A process reports few checkpoints before their driver takes them; more would only be stale.
+REPORTED_KEPT = 64
+
 MARKER = ".validate_storage_marker"
 
 # Names that Ray, editors and libraries use for files in the making; never sent as artifacts.
@@ -100,14 +103,23 @@ _HANDLERS: dict[str, SyncHandler] = {}
 _HANDLERS_LOCK = threading.Lock()
 
 
-def open_handler(spec: Spec, connector: Connector) -> SyncHandler:
-    """The handler of this process for `spec`; made if needed. Used for unpickling."""
+def open_handler(
+    spec: Spec, connector: Connector, reported: tuple[tuple[str, str], ...] = ()
+) -> SyncHandler:
+    """The handler of this process for `spec`; made if needed. Used for unpickling.
+
+    Args:
+        spec: The plain data.
+        connector: How to reach the home.
+        reported: `(checkpoint, attempt)` that the pickling process sealed or had reported to it.
+    """
     with _HANDLERS_LOCK:
         handler = _HANDLERS.get(spec.key)
         if handler is None:
             handler = _HANDLERS[spec.key] = SyncHandler(spec, connector)
-    if handler.run is None and spec.address is not None:
+    if handler.run is None and spec.address is not None and spec != handler.spec:
         handler.spec = spec
+    handler.heard_of(reported)
     return handler
 
 
@@ -130,10 +142,13 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         self._uploads: dict[str, Upload] = {}
         self._uploads_lock = threading.Lock()
         self._sent: dict[str, str] = {}
+        self._reported: dict[tuple[str, str], None] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.barrier()
-        return open_handler, (self.spec, self.connector)
+        with self._uploads_lock:
+            reported = tuple(self._reported)
+        return open_handler, (self.spec, self.connector, reported)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SyncHandler) and other.spec.key == self.spec.key
@@ -145,8 +160,17 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def barrier(self) -> None:
         """Seal what this process wrote: durable at home when this returns."""
-        for upload in self._all_uploads():
-            upload.seal()
+        for checkpoint, upload in self._all_uploads():
+            if upload.seal():
+                self.heard_of(((checkpoint, upload.attempt),))
+
+    def heard_of(self, reported: tuple[tuple[str, str], ...]) -> None:
+        """Note attempts that were sealed by processes which then reported to this one."""
+        with self._uploads_lock:
+            for attempt in reported:
+                self._reported[attempt] = None
+            while len(self._reported) > REPORTED_KEPT:
+                del self._reported[next(iter(self._reported))]
 
     def bind(self, experiment: str) -> None:
         """Set the experiment's name. Raises PathRefusedError if it leaves the storage path."""
@@ -161,7 +185,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def start(self) -> Run:
         """Take the experiment directory for this run: lease, checks, recovery. Once."""
-        if self.run is None:
+        if self.run is None or self.run.closed:
             self.run = Run.open(
                 Path(self.experiment_root), self.on_existing, self.spec.options.timeout_s,
                 self.spec.options.checkpoint_depth,
@@ -284,9 +308,14 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         """
         self.barrier()
         checkpoint, strict = self._own_key(path), self.spec.options.strict
+        with self._uploads_lock:
+            found = [known for known in self._reported if known[0] == checkpoint]
+            for known in found:
+                del self._reported[known]
+        attempts = [attempt for _, attempt in found]
         if self.run is None:
-            return self._home().publish(checkpoint, strict)
-        placed = self.run.home.committer.place(checkpoint, strict=strict)
+            return self._home().publish(checkpoint, strict, attempts)
+        placed = self.run.home.committer.place(checkpoint, strict=strict, attempts=attempts)
         self.run.publisher.record_later(placed.manifest)
         return placed.conflicts
 
@@ -375,11 +404,11 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             return True
         relative = key.removeprefix(place.trial + "/") if place.trial else key
         options = self.spec.options
-        if place.kind is Kind.TRIAL_FILE and _matches(relative, TEMPORARY_NAMES):
-            return False
-        if place.kind is Kind.CHECKPOINT and not place.inner:
+        if place.kind is Kind.CHECKPOINT:
+            return not place.inner or not _matches(relative, options.exclude)
+        if self.run is not None:  # the driver's own logs: a restore needs them
             return True
-        if _matches(relative, options.exclude):
+        if _matches(relative, TEMPORARY_NAMES) or _matches(relative, options.exclude):
             return False
         return not options.include or _matches(relative, options.include)
 
@@ -389,7 +418,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         upload = Upload(home, checkpoint, self.connector.rank())
         with self._uploads_lock:
             earlier = self._uploads.pop(checkpoint, None)
-            self._uploads = {checkpoint: upload}  # one at a time: the last report is over
+            self._uploads = {k: u for k, u in self._uploads.items() if not u.is_over}
+            self._uploads[checkpoint] = upload
         if earlier is not None:
             earlier.abort()
         return upload
@@ -397,18 +427,18 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def _upload(self, place: Place) -> Upload:
         with self._uploads_lock:
             upload = self._uploads.get(place.checkpoint)
-        if upload is not None:
+        if upload is not None and not upload.is_over:
             return upload
         if self._home().info(place.checkpoint) is not None:
             raise ImmutableError(
                 f"checkpoint {place.checkpoint} is published and never changes; copy it with "
                 "to_directory() and report the copy"
             )
-        return self._begin(place.checkpoint)
+        return upload or self._begin(place.checkpoint)
 
-    def _all_uploads(self) -> list[Upload]:
+    def _all_uploads(self) -> list[tuple[str, Upload]]:
         with self._uploads_lock:
-            return list(self._uploads.values())
+            return list(self._uploads.items())
 
     def _commit_file(self, stream: FileStream, key: str, place: Place) -> None:
         """Put a finished file in its place; skips one that this process has sent before."""

@@ -7,7 +7,7 @@ process elsewhere reaches the same verbs through the home agent (`agents.remote_
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,7 +20,6 @@ from tune_sync.errors import DamagedError, ImmutableError
 from tune_sync.lease import check_owner
 from tune_sync.manifest import Seal
 from tune_sync.store import Info, LocalStore
-
 
 _ATTEMPT = re.compile(re.escape(layout.STAGING_DIR) + r"/.+?/[0-9a-f]{32}/data")
 
@@ -89,8 +88,10 @@ class Home(Protocol):
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """Drop an attempt; its late writes fail."""
 
-    def publish(self, checkpoint: str, strict: bool) -> tuple[tuple[str, int, int], ...]:
-        """Publish what all ranks sealed; returns conflicts (path, winning rank, losing rank)."""
+    def publish(
+        self, checkpoint: str, strict: bool, attempts: Collection[str]
+    ) -> tuple[tuple[str, int, int], ...]:
+        """Publish what all ranks sealed in these attempts; returns `Union.conflicts`."""
 
 
 class LocalHome:
@@ -142,7 +143,9 @@ class LocalHome:
         place = layout.classify(key, checkpoint_depth=self._depth)
         if place.kind is layout.Kind.CHECKPOINT:
             if place.inner:
-                raise ImmutableError(f"{key} is part of a checkpoint; delete the checkpoint instead")
+                raise ImmutableError(
+                    f"{key} is part of a checkpoint; delete the checkpoint instead"
+                )
             self.committer.retire(key)
             return
         self._fence()
@@ -199,9 +202,11 @@ class LocalHome:
         """See `Home.discard_attempt`."""
         self.committer.discard_attempt(checkpoint, attempt)
 
-    def publish(self, checkpoint: str, strict: bool) -> tuple[tuple[str, int, int], ...]:
+    def publish(
+        self, checkpoint: str, strict: bool, attempts: Collection[str]
+    ) -> tuple[tuple[str, int, int], ...]:
         """See `Home.publish`."""
-        placed = self.committer.place(checkpoint, strict=strict)
+        placed = self.committer.place(checkpoint, strict=strict, attempts=attempts)
         self.committer.record(placed.manifest)
         return placed.conflicts
 
@@ -230,4 +235,3 @@ def check_digest(key: str, data: memoryview, digest: str) -> None:
     """Raise DamagedError if `data` is not what its sender saw."""
     if digest_of(data) != digest:
         raise DamagedError(f"{key}: {len(data)} bytes arrived damaged; report the checkpoint again")
-

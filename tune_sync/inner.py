@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.fs as pafs
+import ray
 import ray.train
 import ray.tune
 
 from tune_sync.errors import ConfigError
 from tune_sync.filesystem import handlers, open_handler
-from tune_sync.train_adapter import TrainCallback
 
 if TYPE_CHECKING:
     from tune_sync.filesystem import SyncHandler
@@ -32,6 +32,13 @@ def inner_run_config(name: str | None = None, **fields: Any) -> ray.train.RunCon
     Raises:
         ConfigError: Not called inside a trial of a run with `tune_sync.RunConfig`.
     """
+    try:
+        from tune_sync.train_adapter import TrainCallback
+    except ImportError as error:
+        raise ConfigError(
+            f"inner_run_config() needs the second generation of Ray Train, and Ray {ray.__version__} "
+            "runs the first; set RAY_TRAIN_V2_ENABLED=1 on all nodes, or install a newer Ray"
+        ) from error
     outer = _trial_handler()
     trial = posixpath.basename(ray.tune.get_context().get_trial_dir().rstrip("/"))
     name = name or f"train-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{uuid.uuid4().hex[:6]}"

@@ -48,6 +48,11 @@ class Publisher:
         with self._queue_changed:
             self._doomed.setdefault(checkpoint, 0)
 
+    def discard_later(self, attempts: list[tuple[str, str]]) -> None:
+        """Drop attempts `(checkpoint, attempt)` whose writer is gone. Returns at once."""
+        if attempts:
+            self._enqueue(lambda: self._discard(attempts))
+
     def state_written(self) -> None:
         """Tell that a state file was written: deletes asked for long enough before it can go."""
         with self._queue_changed:
@@ -67,7 +72,9 @@ class Publisher:
         for manifest in failed:
             self.record_later(manifest)
         with self._queue_changed:
-            if not self._queue_changed.wait_for(lambda: not self._todo and not self._busy, timeout_s):
+            if not self._queue_changed.wait_for(
+                lambda: not self._todo and not self._busy, timeout_s
+            ):
                 raise SyncTimeoutError(
                     f"{len(self._todo) + 1} checkpoints are still being published after "
                     f"{timeout_s:.0f} s; is the disk of the driver's node hanging?"
@@ -125,6 +132,13 @@ class Publisher:
         else:
             with self._queue_changed:
                 self._failed.pop(manifest.checkpoint, None)
+
+    def _discard(self, attempts: list[tuple[str, str]]) -> None:
+        try:
+            for checkpoint, attempt in attempts:
+                self._committer.discard_attempt(checkpoint, attempt)
+        except Exception as error:  # what is left is swept when the run ends
+            logger.warning("cannot remove staged %s: %s", attempts, error)
 
     def _retire(self, checkpoint: str) -> None:
         try:

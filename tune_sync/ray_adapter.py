@@ -45,9 +45,16 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
     """
 
     overwrite: bool = False
+    # What Ray's class declares; here so that they are known as what they become.
+    name: str | None = None
+    storage_path: Any = None
+    storage_filesystem: Any = None
+    sync_config: Any = None
 
     def __post_init__(self) -> None:
         self.sync_config = _own_sync_config(self.sync_config)
+        if isinstance(getattr(self.storage_filesystem, "handler", None), SyncHandler):
+            self.storage_filesystem = None  # dataclasses.replace() of another RunConfig
         if self.storage_filesystem is not None:
             raise ConfigError(
                 "tune_sync.RunConfig brings its own storage_filesystem; leave that field out, or "
@@ -69,6 +76,10 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
         elif name == "storage_filesystem" and value is None:
             object.__setattr__(self, "storage_path", resolve_storage_path(self.storage_path))
             self._attach("resume")
+        elif name == "storage_filesystem":
+            logger.warning("restoring through %s: results are not synced by tune_sync", value)
+            others = [c for c in self.callbacks or () if not isinstance(c, SyncCallback)]
+            object.__setattr__(self, "callbacks", others)
 
     def __copy__(self) -> RunConfig:
         # Two tuners made from one RunConfig are two runs.
@@ -126,8 +137,8 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         """Stop at once if another run took over the directory."""
         self._handler.start().lease.check()
 
-    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """What an earlier attempt of this trial left half done must not mix with the new one."""
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Drop what the trial left in staging."""
         self._discard(trial)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -148,7 +159,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         warn_of_conflicts(checkpoint.path, handler.publish(checkpoint.path))
         # Every process that opens it gets a directory of its own: with Ray's class, a second
         # reader on a node downloads over the files that the first one is reading.
-        if type(checkpoint) is ray.tune.Checkpoint:
+        if type(checkpoint) in (ray.tune.Checkpoint, ray.train.Checkpoint):
             checkpoint.__class__ = Checkpoint
 
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
@@ -170,7 +181,8 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
     def _discard(self, trial: Any) -> None:
         run = self._handler.run
         if run is not None and trial.storage.trial_dir_name:
-            run.home.committer.discard(trial.storage.trial_dir_name)
+            staged = run.home.committer.attempts(trial.storage.trial_dir_name)
+            run.publisher.discard_later(staged)
 
 
 class Checkpoint(ray.tune.Checkpoint):  # type: ignore[misc]
@@ -230,7 +242,9 @@ def run_config_kwargs(
         ConfigError: A value that cannot work.
     """
     if on_existing not in ("error", "move_aside", "resume"):
-        raise ConfigError(f'on_existing={on_existing!r}: "error", "move_aside" or "resume" is needed')
+        raise ConfigError(
+            f'on_existing={on_existing!r}: "error", "move_aside" or "resume" is needed'
+        )
     if api not in ("tune", "train"):
         raise ConfigError(f'api={api!r}: "tune" or "train" is needed')
     config = _own_sync_config(sync_config)
@@ -251,7 +265,9 @@ def make_filesystem(
     config: SyncConfig, storage_path: str, experiment: str, on_existing: str, depth: int = 1
 ) -> pafs.PyFileSystem:
     """A new run's filesystem, on the driver."""
-    timeout_s = config.syncer.sync_timeout if isinstance(config.syncer, Syncer) else config.sync_timeout
+    timeout_s = (
+        config.syncer.sync_timeout if isinstance(config.syncer, Syncer) else config.sync_timeout
+    )
     options = Options(
         tuple(config.include), tuple(config.exclude), timeout_s, config.strict,
         shared=config.syncer is None, checkpoint_depth=depth,

@@ -11,7 +11,13 @@ from pathlib import Path
 
 from tune_sync import layout
 from tune_sync.commit import Committer, Recovery
-from tune_sync.errors import ConfigError, DamagedError, ExperimentExistsError, LeaseHeldError
+from tune_sync.errors import (
+    ConfigError,
+    DamagedError,
+    ExperimentExistsError,
+    LeaseHeldError,
+    LeaseLostError,
+)
 from tune_sync.home import LocalHome
 from tune_sync.lease import Holder, Lease, is_live
 from tune_sync.manifest import FORMAT_VERSION
@@ -34,6 +40,7 @@ class Run:
         home: The directory, as the verbs that the filesystem uses.
         publisher: Publishes what is placed; orders state and deletes.
         begun: Whether training has started.
+        closed: Whether the directory was given back.
     """
 
     def __init__(self, root: Path, checkpoint_depth: int) -> None:
@@ -43,6 +50,7 @@ class Run:
         self.home = LocalHome(root, self.owner, checkpoint_depth)
         self.publisher = Publisher(self.home.committer)
         self.begun = False
+        self.closed = False
 
     @classmethod
     def open(cls, root: Path, on_existing: str, timeout_s: float, checkpoint_depth: int) -> Run:
@@ -79,11 +87,20 @@ class Run:
         self.publisher.flush(timeout_s)
 
     def close(self) -> None:
-        """Give the directory back. May be called twice."""
+        """Sweep what is left in staging, and give the directory back. May be called twice."""
+        if self.closed:
+            return
+        self.closed = True
         with _RUNS_LOCK:
             _RUNS.pop(self.owner, None)
         self.publisher.close()
-        self.lease.release()
+        try:
+            self.lease.check()  # staging of a run that took over is not ours to sweep
+            self.home.committer.recover()
+        except LeaseLostError as error:
+            logger.warning("%s", error)
+        finally:
+            self.lease.release()
 
 
 def holds_experiment(root: Path) -> bool:
@@ -154,7 +171,9 @@ def _check_format(root: Path) -> None:
         file.write_text(json.dumps({"format_version": FORMAT_VERSION}))
         return
     except (ValueError, AttributeError) as error:
-        raise DamagedError(f"{file} is not readable: {error}; remove it if you trust the rest") from error
+        raise DamagedError(
+            f"{file} is not readable: {error}; remove it if you trust the rest"
+        ) from error
     if found != FORMAT_VERSION:
         raise ConfigError(
             f"{root} was written by a tune_sync with format version {found!r}, this one has "

@@ -87,7 +87,9 @@ def _resolve(root: Path, link: Path, path: str) -> Path:
     try:
         real = Path(os.path.realpath(link, strict=True))
     except FileNotFoundError as error:
-        raise PathRefusedError(f"link {path!r} is broken: it points to {os.readlink(link)!r}") from error
+        raise PathRefusedError(
+            f"link {path!r} is broken: it points to {os.readlink(link)!r}"
+        ) from error
     except OSError as error:
         raise PathRefusedError(f"link {path!r} goes in a circle") from error
     if real != root and root not in real.parents:

@@ -130,18 +130,26 @@ class Upload:
         with self._contents:
             self._open_count -= 1
 
-    def seal(self) -> None:
-        """Make what was written so far durable at home. Does nothing if nothing changed.
+    @property
+    def is_over(self) -> bool:
+        """Sealed with nothing new since, or failed."""
+        with self._contents:
+            return self._failure is not None or not (self._changed or self._open_count)
+
+    def seal(self) -> bool:
+        """Make what was written so far durable at home, if anything changed.
+
+        Returns:
+            Whether it was sealed by this call. Not while a stream is open, and not after a
+            failure, which was raised to whoever wrote.
 
         Raises:
-            StoreError, OSError, …: What went wrong with any write since the start; the attempt
-                is dropped then, and report has to be called again.
+            StoreError, OSError, …: What went wrong; the attempt is dropped then, and the
+                checkpoint has to be reported again.
         """
-        if self._failure is not None:
-            raise self._failure
         with self._contents:
-            if not self._changed or self._open_count:
-                return
+            if self._failure is not None or not self._changed or self._open_count:
+                return False
         self.send_batch()
         self.flush()
         with self._contents:
@@ -150,6 +158,7 @@ class Upload:
             self._changed = False
         seal = Seal(self.attempt, self._rank, self._clock(), files, directories)
         self._guarded(lambda: self._home.seal(self._checkpoint, seal))
+        return True
 
     def abort(self) -> None:
         """Drop the attempt; its late writes fail. Best effort: the next start sweeps the rest."""

@@ -112,4 +112,4 @@ def start_agent(name: str, node_id: str) -> None:
 # A named actor ends when its last handle of the creating process goes away.
 _KEEP: dict[str, Any] = {}
 
-__all__ = ["HomeAgent", "Info", "NAMESPACE", "Seal", "start_agent"]
+__all__ = ["NAMESPACE", "HomeAgent", "Info", "Seal", "start_agent"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,9 @@ class RemoteHome:
         timeout_s: How long to wait for any one answer.
     """
 
-    def __init__(self, agent_name: str, root: str, owner: str, depth: int, timeout_s: float) -> None:
+    def __init__(
+        self, agent_name: str, root: str, owner: str, depth: int, timeout_s: float
+    ) -> None:
         self._name = agent_name
         self._where = (root, owner, depth)
         self._timeout_s = timeout_s
@@ -125,12 +127,16 @@ class RemoteHome:
         self._call("commit_file", incoming, key, durable)
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
-        """See `Home.discard_attempt`."""
-        self._call("discard_attempt", checkpoint, attempt)
+        """See `Home.discard_attempt`. Not waited for: it follows a failure, maybe a hang."""
+        self._agent.call.remote(*self._where, "discard_attempt", checkpoint, attempt)
 
-    def publish(self, checkpoint: str, strict: bool) -> tuple[tuple[str, int, int], ...]:
+    def publish(
+        self, checkpoint: str, strict: bool, attempts: Collection[str]
+    ) -> tuple[tuple[str, int, int], ...]:
         """See `Home.publish`."""
-        conflicts: tuple[tuple[str, int, int], ...] = self._call("publish", checkpoint, strict)
+        conflicts: tuple[tuple[str, int, int], ...] = self._call(
+            "publish", checkpoint, strict, list(attempts)
+        )
         return conflicts
 
     # Inside
@@ -148,7 +154,10 @@ class RemoteHome:
         return self._get(self._agent.call.remote(*self._where, verb, *args), f"{verb} {args[:1]}")
 
     def _send(
-        self, size_bytes: int, data: bytes | bytearray | memoryview, start: Callable[[Any, str], Any]
+        self,
+        size_bytes: int,
+        data: bytes | bytearray | memoryview,
+        start: Callable[[Any, str], Any],
     ) -> None:
         self._settle(max(0, IN_FLIGHT_BYTES - size_bytes))
         ref = start(ray.put(np.frombuffer(data, dtype=np.uint8)), digest_of(data))

@@ -1,5 +1,6 @@
 """`Syncer`: what moves directories. The methods are those of Ray's before 2.7, so that a
-subclass written for `ray.tune.syncer.Syncer` ports by changing its import."""
+subclass written for `ray.tune.syncer.Syncer` ports by changing its import.
+"""
 
 from __future__ import annotations
 
