@@ -55,6 +55,8 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
     def __post_init__(self) -> None:
         for name in ("sync_period", "sync_timeout"):
             _check_seconds(name, getattr(self, name))
+        for name in ("sync_artifacts", "sync_artifacts_on_checkpoint", "strict"):
+            _check_flag(name, getattr(self, name))
         for name in ("include", "exclude"):
             setattr(self, name, _check_patterns(name, getattr(self, name)))
         _check_syncer(self.syncer)
@@ -86,8 +88,14 @@ def _check_seconds(name: str, value: Any) -> None:
         raise ConfigError(f"SyncConfig({name}={value!r}): seconds above zero are needed")
 
 
+def _check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"SyncConfig({name}={value!r}): True or False is needed")
+
+
 def _check_patterns(name: str, value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) or not all(isinstance(pattern, str) for pattern in value):
+    listed = isinstance(value, Sequence) and not isinstance(value, str)
+    if not listed or not all(isinstance(pattern, str) for pattern in value):
         raise ConfigError(f'SyncConfig({name}={value!r}): a list of patterns is needed: ["*.tmp"]')
     for pattern in value:
         if not pattern or pattern.startswith("/"):

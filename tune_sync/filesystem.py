@@ -11,93 +11,31 @@ learns of it after its bytes are durable at home.
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tune_sync import layout
 from tune_sync.errors import ConfigError, ImmutableError, NotSharedError, PathRefusedError
+from tune_sync.filters import wanted
 from tune_sync.home import Home, LocalHome
 from tune_sync.layout import Kind, Place
 from tune_sync.run import Run
+from tune_sync.spec import Connector, Spec
 from tune_sync.store import Info
 from tune_sync.streams import FileStream, NullStream, ReadStream
 from tune_sync.tree import TreeFile
 from tune_sync.upload import Upload
+from tune_sync.uploads import Uploads
 
 logger = logging.getLogger(__name__)
 
-# A process reports few checkpoints before their driver takes them; more would only be stale.
-REPORTED_KEPT = 64
-
 MARKER = ".validate_storage_marker"
-
-# Names that Ray, editors and libraries use for files in the making; never sent as artifacts.
-TEMPORARY_NAMES = ("checkpoint_tmp*", "save_to_object*", ".tmp*", "tmp*.tmp", "*.lock", "*.tmp")
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a run's home agent is: a Ray node id, and the agent's name."""
-
-    node_id: str
-    agent_name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Settings that travel with the filesystem. See `SyncConfig` for their meaning."""
-
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    timeout_s: float = 1800.0
-    strict: bool = False
-    shared: bool = False
-    checkpoint_depth: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """A handler as plain data.
-
-    Attributes:
-        key: One handler a process and key.
-        root: The storage path: absolute, on the home node.
-        experiment: Name of the experiment directory below it; "" until Ray chose one.
-        owner: Id of the run that holds the lease; "" before it started.
-        address: Where the home agent is; None before the run started.
-        options: The user's settings.
-    """
-
-    key: str
-    root: str
-    experiment: str
-    owner: str
-    address: Address | None
-    options: Options
-
-
-class Connector(Protocol):
-    """How a process reaches the home. Implemented with Ray in `agents.connect`."""
-
-    def home(self, spec: Spec) -> Home:
-        """The home of a started run, or of a finished one that is still readable."""
-
-    def rank(self) -> int:
-        """World rank of this process; 0 outside multi-process training."""
-
-    def where(self) -> str:
-        """Names this node for messages."""
-
-    def is_worker(self) -> bool:
-        """Whether this process is a Ray worker, not a driver."""
-
 
 _HANDLERS: dict[str, SyncHandler] = {}
 _HANDLERS_LOCK = threading.Lock()
@@ -139,19 +77,17 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         self.on_existing = "error"
         self.connector = connector
         self._home_cache: tuple[Spec, Home] | None = None
-        self._uploads: dict[str, Upload] = {}
-        self._uploads_lock = threading.Lock()
+        self._uploads = Uploads()
         self._sent: dict[str, str] = {}
-        self._reported: dict[tuple[str, str], None] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.barrier()
-        with self._uploads_lock:
-            reported = tuple(self._reported)
-        return open_handler, (self.spec, self.connector, reported)
+        return open_handler, (self.spec, self.connector, self._uploads.reported())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SyncHandler) and other.spec.key == self.spec.key
+        if not isinstance(other, SyncHandler):
+            return NotImplemented  # pyarrow asks the destination: lets `source` answer
+        return other.spec.key == self.spec.key
 
     def __hash__(self) -> int:
         return hash(self.spec.key)
@@ -160,17 +96,11 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def barrier(self) -> None:
         """Seal what this process wrote: durable at home when this returns."""
-        for checkpoint, upload in self._all_uploads():
-            if upload.seal():
-                self.heard_of(((checkpoint, upload.attempt),))
+        self._uploads.seal()
 
     def heard_of(self, reported: tuple[tuple[str, str], ...]) -> None:
-        """Note attempts that were sealed by processes which then reported to this one."""
-        with self._uploads_lock:
-            for attempt in reported:
-                self._reported[attempt] = None
-            while len(self._reported) > REPORTED_KEPT:
-                del self._reported[next(iter(self._reported))]
+        """See `Uploads.heard_of`."""
+        self._uploads.heard_of(reported)
 
     def bind(self, experiment: str) -> None:
         """Set the experiment's name. Raises PathRefusedError if it leaves the storage path."""
@@ -308,11 +238,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         """
         self.barrier()
         checkpoint, strict = self._own_key(path), self.spec.options.strict
-        with self._uploads_lock:
-            found = [known for known in self._reported if known[0] == checkpoint]
-            for known in found:
-                del self._reported[known]
-        attempts = [attempt for _, attempt in found]
+        attempts = self._uploads.take(checkpoint)
         if self.run is None:
             return self._home().publish(checkpoint, strict, attempts)
         placed = self.run.home.committer.place(checkpoint, strict=strict, attempts=attempts)
@@ -399,34 +325,13 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         self._writable_home()
 
     def _wanted(self, place: Place, key: str) -> bool:
-        """Whether include, exclude and the temporary names let this file through."""
-        if place.kind not in (Kind.TRIAL_FILE, Kind.CHECKPOINT) or key == place.trial:
-            return True
-        relative = key.removeprefix(place.trial + "/") if place.trial else key
-        options = self.spec.options
-        if place.kind is Kind.CHECKPOINT:
-            return not place.inner or not _matches(relative, options.exclude)
-        if self.run is not None:  # the driver's own logs: a restore needs them
-            return True
-        if _matches(relative, TEMPORARY_NAMES) or _matches(relative, options.exclude):
-            return False
-        return not options.include or _matches(relative, options.include)
+        return wanted(place, key, self.spec.options, is_driver=self.run is not None)
 
     def _begin(self, checkpoint: str) -> Upload:
-        """A new attempt: what this process wrote for that checkpoint before is dropped."""
-        home = self._writable_home()
-        upload = Upload(home, checkpoint, self.connector.rank())
-        with self._uploads_lock:
-            earlier = self._uploads.pop(checkpoint, None)
-            self._uploads = {k: u for k, u in self._uploads.items() if not u.is_over}
-            self._uploads[checkpoint] = upload
-        if earlier is not None:
-            earlier.abort()
-        return upload
+        return self._uploads.begin(self._writable_home(), checkpoint, self.connector.rank())
 
     def _upload(self, place: Place) -> Upload:
-        with self._uploads_lock:
-            upload = self._uploads.get(place.checkpoint)
+        upload = self._uploads.find(place.checkpoint)
         if upload is not None and not upload.is_over:
             return upload
         if self._home().info(place.checkpoint) is not None:
@@ -435,10 +340,6 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
                 "to_directory() and report the copy"
             )
         return upload or self._begin(place.checkpoint)
-
-    def _all_uploads(self) -> list[tuple[str, Upload]]:
-        with self._uploads_lock:
-            return list(self._uploads.items())
 
     def _commit_file(self, stream: FileStream, key: str, place: Place) -> None:
         """Put a finished file in its place; skips one that this process has sent before."""
@@ -462,24 +363,10 @@ def _below(root: str, path: str) -> str | None:
     return path[len(root) + 1 :] if path.startswith(root.rstrip("/") + "/") else None
 
 
-def _matches(relative: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a pattern matches the path, one of the directories above it, or a name in it."""
-    parts = relative.split("/")
-    paths = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
-    return any(
-        fnmatch.fnmatchcase(candidate, pattern.rstrip("/"))
-        for pattern in patterns
-        for candidate in (*paths, *(parts if "/" not in pattern.rstrip("/") else ()))
-    )
-
-
 def _as_file_info(path: str, info: Info) -> pafs.FileInfo:
     if info.is_dir:
         return pafs.FileInfo(path, pafs.FileType.Directory, mtime=info.modified_s)
     return pafs.FileInfo(path, pafs.FileType.File, size=info.size_bytes, mtime=info.modified_s)
-
-
-__all__ = ["Address", "Connector", "Options", "Spec", "SyncHandler", "open_handler"]
 
 
 def handlers() -> list[SyncHandler]:

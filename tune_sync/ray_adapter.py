@@ -23,7 +23,8 @@ import ray.tune
 from tune_sync.agents.connect import RayConnector, node_id, start_home
 from tune_sync.config import SyncConfig
 from tune_sync.errors import ConfigError, NotStoredError
-from tune_sync.filesystem import Options, Spec, SyncHandler, open_handler, warn_of_conflicts
+from tune_sync.filesystem import SyncHandler, open_handler, warn_of_conflicts
+from tune_sync.spec import Options, Spec
 from tune_sync.syncers.base import Syncer
 
 logger = logging.getLogger(__name__)

@@ -10,15 +10,15 @@ import ray
 from tune_sync.agents.home_agent import start_agent
 from tune_sync.agents.remote_home import RemoteHome
 from tune_sync.errors import HomeLostError
-from tune_sync.filesystem import Address, Spec
 from tune_sync.home import Home, LocalHome
+from tune_sync.spec import Address, Spec
 
 # One agent serves all runs of a driver process: a hundred searches in a loop need one process.
 _AGENTS: dict[str, str] = {}
 
 
 class RayConnector:
-    """See `filesystem.Connector`. Holds nothing, so that it pickles as its name."""
+    """See `spec.Connector`. Holds nothing, so that it pickles as its name."""
 
     def home(self, spec: Spec) -> Home:
         """See `Connector.home`."""

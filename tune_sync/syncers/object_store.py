@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pyarrow.fs as pafs
 
 from tune_sync.errors import ConfigError
 from tune_sync.filesystem import SyncHandler
+from tune_sync.filters import matches
 from tune_sync.syncers.base import SYNC_PERIOD_S, SYNC_TIMEOUT_S, BackgroundSyncer
 from tune_sync.tree import scan
 
@@ -44,10 +44,10 @@ class ObjectStoreSyncer(BackgroundSyncer):
         def send() -> None:
             handler.create_dir(remote_dir, True)
             for directory in tree.directories:
-                if not _excluded(directory, patterns):
+                if not matches(directory, patterns):
                     handler.create_dir(f"{remote_dir}/{directory}", True)
             for file in tree.files:
-                if not _excluded(file.path, patterns):
+                if not matches(file.path, patterns):
                     handler.send_file(file, f"{remote_dir}/{file.path}", remote_dir)
             handler.barrier()
 
@@ -62,7 +62,7 @@ class ObjectStoreSyncer(BackgroundSyncer):
             Path(local_dir).mkdir(parents=True, exist_ok=True)
             for info in filesystem.get_file_info(pafs.FileSelector(remote_dir, recursive=True)):
                 inner = info.path[len(remote_dir.rstrip("/")) + 1 :]
-                if _excluded(inner, patterns):
+                if matches(inner, patterns):
                     continue
                 target = Path(local_dir, inner)
                 if info.type == pafs.FileType.Directory:
@@ -82,9 +82,3 @@ class ObjectStoreSyncer(BackgroundSyncer):
         if not isinstance(handler, SyncHandler):
             raise ConfigError("ObjectStoreSyncer(filesystem=...) needs the filesystem of a run")
         return handler
-
-
-def _excluded(path: str, patterns: tuple[str, ...]) -> bool:
-    parts = path.split("/")
-    above = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
-    return any(fnmatch.fnmatch(candidate, p) for candidate in above for p in patterns)

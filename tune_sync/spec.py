@@ -1,0 +1,65 @@
+"""A run's filesystem as plain data, and how a process reaches the run's home with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tune_sync.home import Home
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a run's home agent is: a Ray node id, and the agent's name."""
+
+    node_id: str
+    agent_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Settings that travel with the filesystem. See `SyncConfig` for their meaning."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    timeout_s: float = 1800.0
+    strict: bool = False
+    shared: bool = False
+    checkpoint_depth: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A handler as plain data.
+
+    Attributes:
+        key: One handler a process and key.
+        root: The storage path: absolute, on the home node.
+        experiment: Name of the experiment directory below it; "" until Ray chose one.
+        owner: Id of the run that holds the lease; "" before it started.
+        address: Where the home agent is; None before the run started.
+        options: The user's settings.
+    """
+
+    key: str
+    root: str
+    experiment: str
+    owner: str
+    address: Address | None
+    options: Options
+
+
+class Connector(Protocol):
+    """How a process reaches the home. Implemented with Ray in `agents.connect`."""
+
+    def home(self, spec: Spec) -> Home:
+        """The home of a started run, or of a finished one that is still readable."""
+
+    def rank(self) -> int:
+        """World rank of this process; 0 outside multi-process training."""
+
+    def where(self) -> str:
+        """Names this node for messages."""
+
+    def is_worker(self) -> bool:
+        """Whether this process is a Ray worker, not a driver."""
