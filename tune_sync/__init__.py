@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tune_sync.config import SyncConfig
-    from tune_sync.fetch import fetch
+    from tune_sync.checkpoint_copy import fetch
     from tune_sync.inner import inner_run_config
     from tune_sync.ray_adapter import Checkpoint, RunConfig, run_config_kwargs
     from tune_sync.run import cleanup
@@ -27,7 +27,7 @@ _HOMES = {
     "SyncConfig": "config",
     "Syncer": "syncers.base",
     "cleanup": "run",
-    "fetch": "fetch",
+    "fetch": "checkpoint_copy",
     "inner_run_config": "inner",
     "run_config_kwargs": "ray_adapter",
 }
