@@ -30,6 +30,7 @@ from tune_sync.spec import Connector, Spec
 from tune_sync.store import Info
 from tune_sync.streams import FileStream, NullStream, ReadStream
 from tune_sync.tree import TreeFile
+from tune_sync.turn import COPYING, InTurn
 from tune_sync.upload import Upload
 from tune_sync.uploads import Uploads
 
@@ -171,7 +172,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if not self._wanted(place, key):
             return pa.PythonFile(NullStream(), mode="w")
         if place.kind is Kind.CHECKPOINT:
-            return pa.PythonFile(self._upload(place).open(place.inner), mode="w")
+            upload = self._upload(place)
+            return pa.PythonFile(InTurn(COPYING, lambda: upload.open(place.inner)), mode="w")
         stream = FileStream(self._writable_home(), key, lambda s: self._commit_file(s, key, place))
         return pa.PythonFile(stream, mode="w")
 
@@ -180,18 +182,19 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         raise ConfigError(f"cannot append to {path}: write the whole file again")
 
     def open_input_stream(self, path: str) -> pa.NativeFile:
-        """Read a file."""
-        return self.open_input_file(path)
+        """Read a file from its start to its end."""
+        home, key, _ = self._locate(path)
+        if isinstance(home, LocalHome):
+            return self.open_input_file(path)
+        reader = InTurn(COPYING, lambda: _open_reader(home, key, path))
+        return pa.PythonFile(reader, mode="r")
 
     def open_input_file(self, path: str) -> pa.NativeFile:
         """Read a file, at any position."""
         home, key, base = self._locate(path)
         if isinstance(home, LocalHome):
             return pafs.LocalFileSystem().open_input_file(f"{base}/{key}")
-        found = home.info(key)
-        if found is None or found.is_dir:
-            raise FileNotFoundError(path)
-        return pa.PythonFile(ReadStream(home, key, found.size_bytes), mode="r")
+        return pa.PythonFile(_open_reader(home, key, path), mode="r")
 
     def delete_file(self, path: str) -> None:
         """Remove a file. Files of a checkpoint cannot be removed one by one."""
@@ -353,6 +356,13 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         else:
             stream.commit(durable, unless=self._sent.get(key))
         self._sent[key] = stream.digest
+
+
+def _open_reader(home: Home, key: str, path: str) -> ReadStream:
+    found = home.info(key)
+    if found is None or found.is_dir:
+        raise FileNotFoundError(path)
+    return ReadStream(home, key, found.size_bytes)
 
 
 def _below(root: str, path: str) -> str | None:

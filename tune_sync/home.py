@@ -76,8 +76,8 @@ class Home(Protocol):
     def link(self, source: str, target: str) -> None:
         """Make a staged file known under a second name."""
 
-    def flush(self) -> None:
-        """Wait until all that was written is at the home."""
+    def flush(self, key: str) -> None:
+        """Wait until all that was written to a staged file, and its whole attempt, is there."""
 
     def seal(self, checkpoint: str, seal: Seal) -> None:
         """Close an attempt; it is durable on return."""
@@ -186,7 +186,7 @@ class LocalHome:
         self._make_parent(target)
         self.store.link(source, target)
 
-    def flush(self) -> None:
+    def flush(self, key: str) -> None:
         """See `Home.flush`: here every write has already happened."""
 
     def seal(self, checkpoint: str, seal: Seal) -> None:
@@ -224,6 +224,12 @@ def attempt_root(key: str) -> str:
     """The directory of the attempt that a staged key belongs to."""
     found = _ATTEMPT.match(key)
     return found.group(0) if found else key.rpartition("/")[0]
+
+
+def staged_part(key: str) -> str:
+    """What is sealed or committed as one with a staged key: its attempt, or the file alone."""
+    found = _ATTEMPT.match(key)
+    return found.group(0) if found else key
 
 
 def digest_of(data: bytes | bytearray | memoryview) -> str:

@@ -74,7 +74,7 @@ class FileStream:
         if not self._sent_bytes and unless == self.digest:
             return
         self._send(len(self._buffer))
-        self._home.flush()
+        self._home.flush(self._incoming)
         self._home.commit_file(self._incoming, self._key, durable)
 
     def _send(self, length_bytes: int) -> None:

@@ -85,7 +85,8 @@ class InTurn:
 
     def __init__(self, turn: Turn, open_file: Callable[[], Any]) -> None:
         self._turn = turn
-        self._leave: Callable[[], None] | None = turn.enter()
+        self._leave: Callable[[], None] | None = None
+        self._leave = turn.enter()
         try:
             self._file = open_file()
         except BaseException:
@@ -116,6 +117,8 @@ class InTurn:
             self._end()
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_file":  # it was never opened
+            raise AttributeError(name)
         return getattr(self._file, name)
 
     def __del__(self) -> None:
@@ -125,3 +128,7 @@ class InTurn:
         leave, self._leave = self._leave, None
         if leave is not None:
             leave()
+
+
+# One for all that a process copies: what is bounded is the process's memory.
+COPYING = Turn()

@@ -86,7 +86,7 @@ class Upload:
         if known is not None:
             if pending:
                 self.send_batch()
-            self._home.flush()
+            self._home.flush(self.key(same_as))
             self._home.link(self.key(same_as), self.key(inner))
             self.made(FileEntry(inner, known.size_bytes, known.digest))
             return
@@ -117,7 +117,7 @@ class Upload:
 
     def flush(self) -> None:
         """Wait until all sent chunks arrived."""
-        self._guarded(self._home.flush)
+        self._guarded(lambda: self._home.flush(staged_key(self._checkpoint, self.attempt)))
 
     def made(self, entry: FileEntry) -> None:
         """Note a complete file."""

@@ -12,8 +12,9 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from tune_sync.agents.home_agent import NAMESPACE
+from tune_sync.agents.in_flight import InFlight
 from tune_sync.errors import HomeLostError, SyncTimeoutError
-from tune_sync.home import Piece, digest_of
+from tune_sync.home import Piece, digest_of, staged_part
 from tune_sync.manifest import Seal
 from tune_sync.store import Info
 
@@ -21,7 +22,8 @@ from tune_sync.store import Info
 # confirmed. With one chunk being filled it bounds our memory at any checkpoint size.
 IN_FLIGHT_BYTES = 96 << 20
 READ_BYTES = 16 << 20
-# Reads run ahead of the reader by this many ranges.
+# Reads run ahead of the reader by this many ranges, over all threads of the process: what was
+# read waits in the home node's object store, which has to hold it for all processes.
 READS_AT_ONCE = 4
 
 
@@ -42,9 +44,8 @@ class RemoteHome:
         self._name = agent_name
         self._where = (root, owner, depth)
         self._timeout_s = timeout_s
-        self._in_flight: deque[tuple[Any, int]] = deque()
-        self._in_flight_bytes = 0
-        self._budget = threading.Lock()
+        self._in_flight = InFlight(IN_FLIGHT_BYTES, lambda ref: self._get(ref, "writing"))
+        self._reads = threading.Semaphore(READS_AT_ONCE)
         self._agent = self._find()
 
     def info(self, key: str) -> Info | None:
@@ -59,21 +60,27 @@ class RemoteHome:
 
     def read(self, key: str, offset_bytes: int, length_bytes: int) -> memoryview:
         """See `Home.read`. Ranges travel side by side."""
-        ends = offset_bytes + length_bytes
-        starts = deque(range(offset_bytes, ends, READ_BYTES))
         out = bytearray(length_bytes)
+        starts = deque(range(0, length_bytes, READ_BYTES))
         running: deque[tuple[int, Any]] = deque()
         got_bytes = 0
-        while starts or running:
-            while starts and len(running) < READS_AT_ONCE:
-                start = starts.popleft()
-                size = min(READ_BYTES, ends - start)
-                running.append((start, self._agent.read.remote(*self._where, key, start, size)))
-            start, ref = running.popleft()
-            data = self._get(ref, f"reading {key}")
-            at = start - offset_bytes
-            out[at : at + len(data)] = memoryview(data)
-            got_bytes += len(data)
+        try:
+            while starts or running:
+                while starts and self._reads.acquire(blocking=not running):
+                    size_bytes = min(READ_BYTES, length_bytes - starts[0])
+                    running.append(
+                        (starts[0], self._start_read(key, offset_bytes + starts[0], size_bytes))
+                    )
+                    starts.popleft()
+                data = self._get(running[0][1], f"reading {key}")
+                at, _ = running.popleft()
+                out[at : at + len(data)] = memoryview(data)
+                got_bytes += len(data)
+                del data
+                self._reads.release()
+        finally:
+            if running:
+                self._reads.release(len(running))
         return memoryview(out)[:got_bytes]
 
     def make_dir(self, key: str) -> None:
@@ -95,7 +102,7 @@ class RemoteHome:
     def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
         """See `Home.write`. Returns while the chunk is on its way, within the budget."""
         self._send(
-            len(data), data,
+            key, data,
             lambda ref, digest: self._agent.write.options(concurrency_group="io").remote(
                 *self._where, key, offset_bytes, digest, ref
             ),
@@ -104,7 +111,7 @@ class RemoteHome:
     def write_batch(self, pieces: Sequence[Piece], data: bytes | bytearray | memoryview) -> None:
         """See `Home.write_batch`. Returns while the batch is on its way, within the budget."""
         self._send(
-            len(data), data,
+            pieces[0].key, data,
             lambda ref, digest: self._agent.write_batch.options(concurrency_group="io").remote(
                 *self._where, list(pieces), digest, ref
             ),
@@ -114,9 +121,9 @@ class RemoteHome:
         """See `Home.link`."""
         self._call("link", source, target)
 
-    def flush(self) -> None:
+    def flush(self, key: str) -> None:
         """See `Home.flush`."""
-        self._settle(0)
+        self._in_flight.flush(staged_part(key))
 
     def seal(self, checkpoint: str, seal: Seal) -> None:
         """See `Home.seal`."""
@@ -154,29 +161,16 @@ class RemoteHome:
         return self._get(self._agent.call.remote(*self._where, verb, *args), f"{verb} {args[:1]}")
 
     def _send(
-        self,
-        size_bytes: int,
-        data: bytes | bytearray | memoryview,
-        start: Callable[[Any, str], Any],
+        self, key: str, data: bytes | bytearray | memoryview, start: Callable[[Any, str], Any]
     ) -> None:
-        self._settle(max(0, IN_FLIGHT_BYTES - size_bytes))
-        ref = start(ray.put(np.frombuffer(data, dtype=np.uint8)), digest_of(data))
-        with self._budget:
-            self._in_flight.append((ref, size_bytes))
-            self._in_flight_bytes += size_bytes
+        self._in_flight.send(
+            staged_part(key), len(data),
+            lambda: start(ray.put(np.frombuffer(data, dtype=np.uint8)), digest_of(data)),
+        )  # fmt: skip
 
-    def _settle(self, down_to_bytes: int) -> None:
-        """Wait for the oldest chunks until no more than this many bytes are under way."""
-        while True:
-            with self._budget:
-                if self._in_flight_bytes <= down_to_bytes or not self._in_flight:
-                    return
-                ref, size_bytes = self._in_flight.popleft()
-            try:
-                self._get(ref, "writing")
-            finally:
-                with self._budget:
-                    self._in_flight_bytes -= size_bytes
+    def _start_read(self, key: str, offset_bytes: int, length_bytes: int) -> Any:
+        read = self._agent.read.options(concurrency_group="io")
+        return read.remote(*self._where, key, offset_bytes, length_bytes)
 
     def _get(self, ref: Any, doing: str) -> Any:
         try:
