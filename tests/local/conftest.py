@@ -1,0 +1,20 @@
+"""Ray on this machine alone, for what needs no isolation: driver and trials share its disks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import ray
+
+CPU_COUNT = 2
+
+
+@pytest.fixture(scope="package")
+def local_ray() -> Iterator[None]:
+    """One Ray for the tests of this directory."""
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
+    ray.init(num_cpus=CPU_COUNT, include_dashboard=False, object_store_memory=200_000_000)
+    yield
+    ray.shutdown()

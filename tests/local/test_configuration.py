@@ -1,0 +1,160 @@
+"""What cannot work is refused when it is written down, with what to do instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as pafs
+import pytest
+import ray
+import ray.train
+from ray import tune
+
+from tests.hosts.drivers.trainables import train_n
+from tune_sync import ObjectStoreSyncer, RunConfig, SyncConfig, Syncer, run_config_kwargs
+from tune_sync.errors import ConfigError
+
+
+class OwnSyncer(Syncer):
+    """A syncer that a user wrote."""
+
+    def sync_up(self, *args: Any, **kwargs: Any) -> bool:
+        return True
+
+    def sync_down(self, *args: Any, **kwargs: Any) -> bool:
+        return True
+
+    def delete(self, *args: Any, **kwargs: Any) -> bool:
+        return True
+
+    def retry(self) -> None:
+        """Nothing."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"sync_period": 0}, r"sync_period=0\): seconds above zero"),
+        ({"sync_period": "5"}, r"sync_period='5'\)"),
+        ({"sync_timeout": -1}, r"sync_timeout=-1\)"),
+        ({"sync_timeout": True}, r"sync_timeout=True\)"),
+        ({"sync_timeout": None}, r"sync_timeout=None\)"),
+        ({"sync_timeout": float("nan")}, r"sync_timeout=nan\)"),
+        ({"include": "*.pt"}, r"include='\*.pt'\): a list of patterns"),
+        ({"exclude": "*.tmp"}, r"exclude='\*.tmp'\): a list of patterns"),
+        ({"exclude": [1]}, r"exclude=\[1\]\): a list of patterns"),
+        ({"exclude": 5}, r"exclude=5\): a list of patterns"),
+        ({"exclude": None}, r"exclude=None\): a list of patterns"),
+        ({"include": ["/abs"]}, r"pattern '/abs' has to be relative"),
+        ({"include": [""]}, r"pattern '' has to be relative"),
+        ({"syncer": "rsync"}, r"syncer='rsync'\): \"auto\", an ObjectStoreSyncer or None"),
+        ({"syncer": 3}, r"syncer=3\)"),
+        ({"syncer": OwnSyncer()}, r"OwnSyncer\(...\)\): a syncer of your own needs a place"),
+        ({"strict": "yes"}, r"strict='yes'\): True or False"),
+        ({"sync_artifacts": 1}, r"sync_artifacts=1\): True or False"),
+        ({"sync_artifacts_on_checkpoint": None}, r"sync_artifacts_on_checkpoint=None\)"),
+    ],
+)
+def test_sync_config_refuses_values_that_cannot_work(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        SyncConfig(**fields)
+
+
+def test_a_misspelt_field_is_refused() -> None:
+    with pytest.raises(TypeError, match="upload_dri"):
+        SyncConfig(upload_dri="/x")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="wait_for"):
+        SyncConfig(wait_for="staged")  # type: ignore[call-arg]
+
+
+def test_what_works_is_accepted() -> None:
+    config = SyncConfig(5, 60.5, True, False, ObjectStoreSyncer(), ["a/*"], ("*.tmp",), True)
+    assert (config.include, config.exclude, config.strict) == (("a/*",), ("*.tmp",), True)
+    assert SyncConfig(syncer=None).syncer is None
+
+
+def test_sync_config_in_rays_own_run_config_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"no effect in ray.tune.RunConfig.*run_config_kwargs"):
+        tune.RunConfig(sync_config=SyncConfig())
+    with pytest.raises(ConfigError, match="no effect"):
+        tune.Tuner(train_n, run_config=tune.RunConfig(sync_config=SyncConfig()))
+
+
+def test_sync_config_in_tune_run_alone_is_refused_before_a_trial_starts(
+    local_ray: None, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="run_config_kwargs"):
+        tune.run(train_n, storage_path=str(tmp_path), name="x", sync_config=SyncConfig(), verbose=0)
+    assert not list(tmp_path.rglob("checkpoint_*"))
+
+
+def test_a_sync_config_used_once_is_still_refused_where_it_has_no_effect(tmp_path: Path) -> None:
+    config = SyncConfig()
+    RunConfig(storage_path=tmp_path, sync_config=config)
+    with pytest.raises(ConfigError, match="no effect"):
+        tune.RunConfig(sync_config=config)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/x", "gs://bucket/x", "hdfs://h/x", "memory://x"])
+def test_a_bucket_as_storage_path_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"a directory of the driver's node is needed"):
+        RunConfig(storage_path=url)
+    with pytest.raises(ConfigError, match=r"a directory of the driver's node is needed"):
+        run_config_kwargs(storage_path=url)
+
+
+def test_a_storage_filesystem_of_ones_own_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="brings its own storage_filesystem"):
+        RunConfig(storage_path=tmp_path, storage_filesystem=pafs.LocalFileSystem())
+
+
+def test_a_sync_config_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a tune_sync.SyncConfig is needed"):
+        RunConfig(storage_path=tmp_path, sync_config={"sync_period": 5})
+    with pytest.raises(ConfigError, match=r"a tune_sync.SyncConfig is needed"):
+        run_config_kwargs("auto", storage_path=tmp_path)  # type: ignore[arg-type]
+
+
+def test_rays_sync_config_keeps_its_four_fields(tmp_path: Path) -> None:
+    config = RunConfig(storage_path=tmp_path, sync_config=tune.SyncConfig(sync_period=7))
+    assert isinstance(config.sync_config, SyncConfig)
+    assert (config.sync_config.sync_period, config.sync_config.syncer) == (7, "auto")
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/abs", "."])
+def test_a_name_that_leaves_the_storage_path_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="does not stay inside"):
+        RunConfig(storage_path=tmp_path, name=name)
+    with pytest.raises(ValueError, match="does not stay inside"):
+        run_config_kwargs(storage_path=tmp_path, name=name)
+
+
+def test_run_config_kwargs_refuses_words_it_does_not_know(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="on_existing='append'"):
+        run_config_kwargs(storage_path=tmp_path, on_existing="append")
+    with pytest.raises(ConfigError, match="api='rllib'"):
+        run_config_kwargs(storage_path=tmp_path, api="rllib")
+
+
+def test_trials_without_our_callback_fail_and_say_what_is_missing(
+    local_ray: None, tmp_path: Path
+) -> None:
+    kwargs = run_config_kwargs(storage_path=tmp_path, name="x")
+    kwargs["callbacks"] = []
+    analysis = tune.run(
+        train_n, config={"steps": 1}, raise_on_failed_trial=False, verbose=0, **kwargs
+    )
+    (trial,) = analysis.trials
+    assert "run_config_kwargs" in Path(trial.error_file).read_text()
+    assert not list(tmp_path.rglob("checkpoint_*"))
+
+
+def test_an_inner_run_config_outside_of_a_trial_is_refused() -> None:
+    from tune_sync import inner_run_config
+
+    with pytest.raises(ConfigError, match=r"inside a trial.*run_config_kwargs\(api=\"train\"\)"):
+        inner_run_config()
