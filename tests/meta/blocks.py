@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType
 
 FENCE = re.compile(
-    r"^(?P<skip>[ ]*<!-- not run: \S[^\n]* -->\n\s*)?"
+    r"^(?P<skip>[ ]*<!-- not run: \S[^\n]* -->\n(?:[ ]*\n)*)?"
     r"(?P<indent>[ ]*)```(?:python|py)\b[^\n]*\n(?P<code>.*?)^(?P=indent)```",
     re.DOTALL | re.MULTILINE,
 )
