@@ -6,6 +6,7 @@ The only module that relies on how Ray Tune calls us; docs/design/ray-adapter.md
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 import os
 import uuid
@@ -67,6 +68,8 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
         self._ready = True
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "name" and value and self.__dict__.get("_ready") and not self.name:
+            value = _claim_name(self.storage_path, value)
         object.__setattr__(self, name, value)
         if not self.__dict__.get("_ready"):
             return
@@ -303,6 +306,23 @@ def resolve_storage_path(path: str | os.PathLike[str] | None) -> str:
             "there through the Ray object store; for a bucket use ray.tune.RunConfig"
         )
     return os.path.abspath(os.path.expanduser(os.path.expandvars(text)))
+
+
+def _claim_name(storage_path: str, name: str) -> str:
+    """Ray's default name, or one like it: those of two runs in the same second are equal."""
+    try:
+        Path(storage_path).mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return name  # the start of the run says what is wrong with it
+    for candidate in itertools.chain([name], (f"{name}_{n}" for n in itertools.count(2))):
+        try:
+            Path(storage_path, candidate).mkdir()
+        except FileExistsError:
+            continue
+        except OSError:
+            break
+        return candidate
+    return name
 
 
 def _own_sync_config(config: Any) -> SyncConfig:
