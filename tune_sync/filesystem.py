@@ -244,6 +244,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         attempts = self._uploads.take(checkpoint)
         if self.run is None:
             return self._home().publish(checkpoint, strict, attempts)
+        self.run.publisher.keep(checkpoint)
         placed = self.run.home.committer.place(checkpoint, strict=strict, attempts=attempts)
         self.run.publisher.record_later(placed.manifest)
         return placed.conflicts

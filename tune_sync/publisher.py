@@ -30,6 +30,8 @@ class Publisher:
         self._committer = committer
         self._todo: deque[Callable[[], None]] = deque()
         self._doomed: dict[str, int] = {}
+        self._due: set[str] = set()
+        self._retiring = ""
         self._failed: dict[str, tuple[Manifest, Exception]] = {}
         self._queue_changed = threading.Condition()
         self._busy = False
@@ -39,9 +41,14 @@ class Publisher:
 
     def record_later(self, manifest: Manifest) -> None:
         """Record a placed checkpoint soon. Returns at once."""
-        with self._queue_changed:
-            self._doomed.pop(manifest.checkpoint, None)  # its index was used again
         self._enqueue(lambda: self._record(manifest))
+
+    def keep(self, checkpoint: str) -> None:
+        """Take back a delete: the name is about to be used again. Call it before `place`."""
+        with self._queue_changed:
+            self._doomed.pop(checkpoint, None)
+            self._due.discard(checkpoint)
+            self._queue_changed.wait_for(lambda: self._retiring != checkpoint)
 
     def retire_later(self, checkpoint: str) -> None:
         """Delete a checkpoint once no state names it any more. Returns at once."""
@@ -67,10 +74,8 @@ class Publisher:
             NotStoredError: Something could not be recorded; names it and why.
             SyncTimeoutError: It took longer than `timeout_s`.
         """
-        with self._queue_changed:
-            failed = [manifest for manifest, _ in self._failed.values()]
-        for manifest in failed:
-            self.record_later(manifest)
+        if self._failed:
+            self._enqueue(self._record_failed)
         with self._queue_changed:
             if not self._queue_changed.wait_for(
                 lambda: not self._todo and not self._busy, timeout_s
@@ -99,8 +104,9 @@ class Publisher:
             due = [c for c, count in self._doomed.items() if count >= state_writes]
             for checkpoint in due:
                 del self._doomed[checkpoint]
-        for checkpoint in due:
-            self._enqueue(lambda checkpoint=checkpoint: self._retire(checkpoint))  # type: ignore[misc]
+                self._due.add(checkpoint)
+        if due:
+            self._enqueue(self._retire_all_due)
 
     def _enqueue(self, job: Callable[[], None]) -> None:
         with self._queue_changed:
@@ -133,6 +139,12 @@ class Publisher:
             with self._queue_changed:
                 self._failed.pop(manifest.checkpoint, None)
 
+    def _record_failed(self) -> None:
+        with self._queue_changed:
+            failed = [manifest for manifest, _ in self._failed.values()]
+        for manifest in failed:
+            self._record(manifest)
+
     def _discard(self, attempts: list[tuple[str, str]]) -> None:
         try:
             for checkpoint, attempt in attempts:
@@ -140,8 +152,18 @@ class Publisher:
         except Exception as error:  # what is left is swept when the run ends
             logger.warning("cannot remove staged %s: %s", attempts, error)
 
-    def _retire(self, checkpoint: str) -> None:
-        try:
-            self._committer.retire(checkpoint)
-        except Exception as error:  # an old checkpoint stays: no loss, but say so
-            logger.warning("cannot delete %s: %s", checkpoint, error)
+    def _retire_all_due(self) -> None:
+        while True:
+            with self._queue_changed:
+                if not self._due:
+                    return
+                checkpoint = self._retiring = self._due.pop()
+            try:
+                self._committer.retire(checkpoint)
+            except Exception as error:  # an old checkpoint stays: no loss, but say so
+                logger.warning("cannot delete %s: %s", checkpoint, error)
+            finally:
+                with self._queue_changed:
+                    self._failed.pop(checkpoint, None)  # nobody wants it recorded any more
+                    self._retiring = ""
+                    self._queue_changed.notify_all()

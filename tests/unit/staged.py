@@ -1,0 +1,32 @@
+"""Checkpoints in the making, for tests of what happens to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tune_sync.commit import Committer, staged_key
+from tune_sync.home import digest_of
+from tune_sync.manifest import FileEntry, Manifest, Seal
+
+CHECKPOINT = "trial/checkpoint_000000"
+
+
+def sealed(
+    committer: Committer, files: Mapping[str, bytes], checkpoint: str = CHECKPOINT
+) -> str:
+    """Stage and seal a checkpoint; returns its attempt."""
+    attempt = committer.begin(checkpoint)
+    entries = []
+    for path, data in files.items():
+        committer.store.write_at(f"{staged_key(checkpoint, attempt)}/{path}", 0, data)
+        entries.append(FileEntry(path, len(data), digest_of(data)))
+    committer.seal(checkpoint, Seal(attempt, 0, 1.0, tuple(entries)))
+    return attempt
+
+
+def placed(
+    committer: Committer, files: Mapping[str, bytes], checkpoint: str = CHECKPOINT
+) -> Manifest:
+    """Stage, seal and place a checkpoint; returns the manifest to record."""
+    sealed(committer, files, checkpoint)
+    return committer.place(checkpoint).manifest
