@@ -156,13 +156,7 @@ class Committer:
         self._gather(checkpoint, union)
         manifest = Manifest(checkpoint, self._owner, self._clock(), union.files, union.directories)
         self.store.write_at(intent, 0, to_json(manifest))
-        earlier = [other for other in self._intents(checkpoint) if other != intent]
-        if earlier or self.store.info(checkpoint) is not None:
-            # Rare: what is there goes before this comes, so the intent has to survive by itself.
-            self.store.sync(intent)
-            self._sync_above(intent)
-        self._drop_intents(earlier)
-        self._move_into_place(data, checkpoint)
+        self._move_into_place(intent, checkpoint)
         return Placed(manifest, union.conflicts)
 
     def record(self, manifest: Manifest) -> None:
@@ -312,10 +306,11 @@ class Committer:
 
     def _empty_trash(self) -> None:
         """Remove what was set aside; first make sure that it does not come back in parts."""
-        if self.store.info(layout.TRASH_DIR) is not None:
+        entries = self.store.list(layout.TRASH_DIR)
+        if entries:
             self.store.sync(layout.TRASH_DIR)
-            for entry in self.store.list(layout.TRASH_DIR):  # not itself: others move things in
-                self.store.remove_tree(entry.key)
+        for entry in entries:  # not the directory itself: others move things in
+            self.store.remove_tree(entry.key)
 
     def _check_length(self, key: str, size_bytes: int) -> None:
         found = self.store.info(key)
@@ -355,14 +350,20 @@ class Committer:
             except (DamagedError, NotWholeError):
                 continue
             if staged:
-                self._move_into_place(data, checkpoint)
+                self._move_into_place(intent, checkpoint)
             return manifest
         return None
 
-    def _move_into_place(self, data: str, checkpoint: str) -> None:
+    def _move_into_place(self, intent: str, checkpoint: str) -> None:
+        earlier = [other for other in self._intents(checkpoint) if other != intent]
+        if earlier or self.store.info(checkpoint) is not None:
+            # Rare: what is there goes before this comes, so the intent has to survive by itself.
+            self.store.sync(intent)
+            self._sync_above(intent)
+        self._drop_intents(earlier)
         self._set_aside(checkpoint)
         self.store.make_dir(_parent(checkpoint))
-        self.store.rename(data, checkpoint)
+        self.store.rename(f"{_parent(intent)}/data", checkpoint)
 
     def _drop_orphaned_manifests(self) -> None:
         for key in self._files_below(layout.MANIFESTS_DIR):

@@ -100,7 +100,7 @@ def _check_patterns(name: str, value: Any) -> tuple[str, ...]:
     for pattern in value:
         if not pattern or pattern.startswith("/"):
             raise ConfigError(
-                f"SyncConfig({name}=...): pattern {pattern!r} has to be relative to the trial directory"
+                f"SyncConfig({name}=...): {pattern!r} has to be relative to the trial directory"
             )
     return tuple(value)
 

@@ -4,7 +4,7 @@
 TuneSyncError
 ├── FixCallError             change the call, the configuration or the files, then call again
 │   ├── ConfigError          (ValueError) a field, or a combination of fields, that cannot work
-│   ├── PathRefusedError     (ValueError) a path or link that would leave its root, or nest without end
+│   ├── PathRefusedError     (ValueError) a path or link that leaves its root or nests without end
 │   ├── ExperimentExistsError (FileExistsError) the name is taken: resume it or choose another
 │   ├── ImmutableError       (PermissionError) a published checkpoint never changes
 │   └── NotSharedError       (FileNotFoundError) a node does not see a path that has to be shared

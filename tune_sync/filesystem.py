@@ -227,10 +227,10 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def copy_file(self, source: str, target: str) -> None:
         """Copy a file within the experiment."""
-        with self.open_input_file(source) as reader:
-            with self.open_output_stream(target, None) as writer:
-                while data := reader.read(16 << 20):
-                    writer.write(data)
+        reading, writing = self.open_input_file(source), self.open_output_stream(target, None)
+        with reading as reader, writing as writer:
+            while data := reader.read(16 << 20):
+                writer.write(data)
 
     # For the adapter and the syncers
 

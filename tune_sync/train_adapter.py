@@ -1,4 +1,4 @@
-"""Ray Train's own `RunConfig` (the second generation of Ray Train), which takes no Tune callback."""
+"""Ray Train's own `RunConfig` (its second generation), which takes no Tune callback."""
 
 from __future__ import annotations
 

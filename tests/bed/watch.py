@@ -3,7 +3,7 @@
     {address: alive}
 
 One process that stays connected, as starting Python with Ray costs a second of a core each time.
-The two private names are the same from Ray 2.41 to 2.60, and need no driver and no job.
+The two private names are the same from Ray 2.43 to 2.60, and need no driver and no job.
 """
 
 from __future__ import annotations

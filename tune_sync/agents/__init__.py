@@ -1,0 +1,1 @@
+"""The Ray actors of a run, and how processes reach them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+import warnings
 from pathlib import Path
 
 import ray
@@ -38,10 +39,12 @@ class RayConnector:
 
     def rank(self) -> int:
         """See `Connector.rank`."""
-        try:
-            return int(ray.train.get_context().get_world_rank() or 0)
-        except Exception:  # outside Ray Train each version raises something of its own
-            return 0
+        with warnings.catch_warnings():  # older Rays warn of asking this inside a Tune trial
+            warnings.simplefilter("ignore")
+            try:
+                return int(ray.train.get_context().get_world_rank() or 0)
+            except Exception:  # outside Ray Train each version raises something of its own
+                return 0
 
     def where(self) -> str:
         """See `Connector.where`."""

@@ -177,8 +177,8 @@ class RemoteHome:
             return ray.get(ref, timeout=self._timeout_s)
         except GetTimeoutError as error:
             raise SyncTimeoutError(
-                f"{doing}: the home of {self._where[0]} did not answer within {self._timeout_s:.0f} s "
-                "(sync_timeout); is its disk or the network hanging?"
+                f"{doing}: the home of {self._where[0]} did not answer within "
+                f"{self._timeout_s:.0f} s (sync_timeout); is its disk or the network hanging?"
             ) from error
         except RayTaskError as error:
             raise (error.cause if isinstance(error.cause, Exception) else error) from None

@@ -1,0 +1,1 @@
+"""What moves directories: the base class and the syncers that come with tune_sync."""

@@ -1,5 +1,7 @@
-"""`Syncer`: what moves directories. The methods are those of Ray's before 2.7, so that a
-subclass written for `ray.tune.syncer.Syncer` ports by changing its import.
+"""`Syncer`: what moves directories.
+
+The methods are those of Ray's before 2.7, so that a subclass written for
+`ray.tune.syncer.Syncer` ports by changing its import.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ class Syncer(abc.ABC):
         """Start the last command again. For syncers that work in the background."""
         raise NotImplementedError(f"{type(self).__name__} does not implement retry()")
 
-    def wait(self, timeout: float | None = None) -> None:
+    def wait(self, timeout: float | None = None) -> None:  # noqa: B027 - nothing to wait for
         """Return when the last command is over.
 
         Args:
@@ -118,7 +120,7 @@ class Syncer(abc.ABC):
         self.last_sync_up_time = float("-inf")
         self.last_sync_down_time = float("-inf")
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - nothing to release
         """Release what the syncer holds. May be called twice."""
 
 
