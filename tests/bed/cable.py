@@ -85,12 +85,12 @@ def carry(first: str, second: str, delay_s: float, bytes_per_s: float, loss: flo
         ready = select.select([sys.stdin, *lanes], [], [], wait_s)[0]
         if sys.stdin in ready:
             return
-        for source in ready:
-            try:
-                frame = source.recv(FRAME_BYTES)
-            except OSError:
-                continue  # the device went down; it may come back
-            lanes[source].accept(frame, time.monotonic())
+        for source, lane in lanes.items():
+            if source in ready:
+                try:
+                    lane.accept(source.recv(FRAME_BYTES), time.monotonic())
+                except OSError:
+                    continue  # the device went down; it may come back
         for lane in lanes.values():
             lane.deliver(time.monotonic())
 

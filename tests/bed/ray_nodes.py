@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -11,11 +12,12 @@ from pathlib import Path
 from typing import IO
 
 from tests.bed.errors import BedError
-from tests.bed.host import Host
+from tests.bed.host import Host, send
 from tests.bed.ray_node import RAY_PORT, is_listening, start_argv
 
 HEAD = "head"
 POLL_S = 0.1
+ENDING_TIMEOUT_S = 20.0
 
 
 @dataclass(slots=True)
@@ -87,8 +89,7 @@ class RayNodes:
         return time.monotonic() - start_s
 
     def _start_one(self, name: str, host: Host) -> None:
-        node = self._running.get(name)
-        if node is not None and node.poll() is None:
+        if self._still_runs(name):
             return
         argv = start_argv(
             self.python.parent / "ray",
@@ -100,6 +101,22 @@ class RayNodes:
         )
         with self._log(f"ray-{name}") as log:
             self._running[name] = host.popen(argv, stdout=log, stderr=subprocess.STDOUT)
+
+    def _still_runs(self, name: str) -> bool:
+        node = self._running.get(name)
+        if node is None or node.poll() is not None:
+            return False
+        if name == HEAD or name in self.alive():
+            return True
+        # The head has given it up. It would end by itself when it hears of that; don't wait.
+        try:
+            send(node, signal.SIGTERM)
+            node.wait(ENDING_TIMEOUT_S)
+        except ProcessLookupError:
+            node.wait()
+        except subprocess.TimeoutExpired:
+            raise BedError(f"Ray on {name} is neither alive nor ended; kill the host") from None
+        return False
 
     def _check(self, name: str, deadline_s: float) -> None:
         """Wait a moment for a starting node; raise if it has ended or is late."""
