@@ -1,0 +1,1 @@
+"""What `examples/demo.py` is made of: hosts, a search, a check and a restore."""

@@ -1,0 +1,73 @@
+"""A Tune callback that prints one plain line for everything that happens, and keeps a record."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+
+
+class Progress(tune.Callback):
+    """Prints progress.
+
+    Attributes:
+        stored: `<trial directory>/<checkpoint>` of every checkpoint that Tune registered.
+        resumes: Each trial that went on after it was lost: trial, host, epoch, and the
+            checkpoint that it opened beside the one that was the last.
+    """
+
+    def __init__(self, number: Callable[[Any], int]) -> None:
+        self._number = number
+        self._host: dict[int, str] = {}
+        self._last: dict[int, str] = {}
+        self._lost: dict[int, str] = {}
+        self.stored: list[str] = []
+        self.resumes: list[dict[str, Any]] = []
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        number = self._number(trial)
+        if number not in self._lost:
+            settings = ", ".join(f"{name} {value:.3g}" for name, value in trial.config.items())
+            say(f"trial {number} starts: {settings}")
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        number, host, epoch = self._number(trial), result["host"], result["epoch"]
+        if number in self._lost:
+            self._resumed(number, host, epoch, result["resumed_from"])
+        self._host[number] = host
+        say(f"trial {number} on {host}: epoch {epoch:2}, accuracy {result['accuracy']:.3f}")
+
+    def on_checkpoint(
+        self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any
+    ) -> None:
+        path = Path(checkpoint.path)
+        self._last[self._number(trial)] = path.name
+        self.stored.append(f"{path.parent.name}/{path.name}")
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        number = self._number(trial)
+        self._lost[number] = self._last.get(number, "")
+        where = self._host.get(number, "its host")
+        say(f"trial {number} was lost with {where}; last checkpoint: {self._lost[number] or 'none'}")
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        last = trial.last_result
+        say(f"trial {self._number(trial)} ends after {last['epoch']} epochs: {last['accuracy']:.3f}")
+
+    def _resumed(self, number: int, host: str, epoch: int, source: str) -> None:
+        last = self._lost.pop(number)
+        self.resumes.append(
+            {"trial": number, "host": host, "epoch": epoch, "from": source, "last": last}
+        )
+        begin = f"from {source}" if source else "from scratch"
+        say(f"trial {number} resumes on {host} at epoch {epoch} {begin}")
+
+
+def say(text: str) -> None:
+    """Print a line of the demo's own; `sys.stdout` may lead elsewhere."""
+    print(text, file=sys.__stdout__, flush=True)
