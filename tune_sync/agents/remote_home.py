@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -60,7 +61,9 @@ class RemoteHome:
 
     def read(self, key: str, offset_bytes: int, length_bytes: int) -> memoryview:
         """See `Home.read`. Ranges travel side by side."""
-        out = bytearray(length_bytes)
+        # Pages of its own: they go back to the system with the last reference, and a process
+        # that reads in many threads does not keep some for each of them.
+        out = memoryview(mmap.mmap(-1, max(length_bytes, 1)))
         starts = deque(range(0, length_bytes, READ_BYTES))
         running: deque[tuple[int, Any]] = deque()
         got_bytes = 0
@@ -81,7 +84,7 @@ class RemoteHome:
         finally:
             if running:
                 self._reads.release(len(running))
-        return memoryview(out)[:got_bytes]
+        return out[:got_bytes]
 
     def make_dir(self, key: str) -> None:
         """See `Home.make_dir`."""
