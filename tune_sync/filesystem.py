@@ -34,7 +34,7 @@ from tune_sync.turn import COPYING, InTurn
 from tune_sync.upload import Upload
 from tune_sync.uploads import Uploads
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 MARKER = ".validate_storage_marker"
 

@@ -18,7 +18,7 @@ from tune_sync.commit import Committer
 from tune_sync.errors import NotStoredError, SyncTimeoutError
 from tune_sync.manifest import Manifest
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 STATE_WRITES_BEFORE_DELETE = 2
 

@@ -28,7 +28,7 @@ from tune_sync.filesystem import SyncHandler, open_handler, warn_of_conflicts
 from tune_sync.spec import Options, Spec
 from tune_sync.syncers.base import Syncer
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 
 @dataclass
@@ -160,7 +160,12 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         handler = self._handler
         if checkpoint.filesystem != self._filesystem:
             return
-        warn_of_conflicts(checkpoint.path, handler.publish(checkpoint.path))
+        try:
+            conflicts = handler.publish(checkpoint.path)
+        except Exception as error:
+            handler.start().refused[checkpoint.path] = error
+            raise
+        warn_of_conflicts(checkpoint.path, conflicts)
         # Every process that opens it gets a directory of its own: with Ray's class, a second
         # reader on a node downloads over the files that the first one is reading.
         if type(checkpoint) in (ray.tune.Checkpoint, ray.train.Checkpoint):
@@ -173,12 +178,15 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             NotStoredError: Something accepted is not stored; Ray's fit() raises it.
         """
         run = self._handler.run
-        if run is None:
+        if run is None or run.closed:
             return
         try:
             run.flush(self._handler.spec.options.timeout_s)
         except Exception as error:
-            raise NotStoredError(f"the run ended, but not all is stored: {error}") from error
+            raise NotStoredError(
+                f"the run ended, but not all is stored in {run.root}: {error}; what is stored: "
+                f'tune.Tuner.restore("{run.root}", trainable=...).get_results()'
+            ) from error
         finally:
             run.close()
 

@@ -17,13 +17,14 @@ from tune_sync.errors import (
     ExperimentExistsError,
     LeaseHeldError,
     LeaseLostError,
+    NotStoredError,
 )
 from tune_sync.home import LocalHome
 from tune_sync.lease import Holder, Lease, is_live
 from tune_sync.manifest import FORMAT_VERSION
 from tune_sync.publisher import Publisher
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 # Runs of this process that hold a lease, by owner; those not begun may be replaced by a new
 # one with the same name (a notebook cell run again).
@@ -39,6 +40,7 @@ class Run:
         owner: The run's id.
         home: The directory, as the verbs that the filesystem uses.
         publisher: Publishes what is placed; orders state and deletes.
+        refused: Checkpoints that were reported and not published, and why.
         begun: Whether training has started.
         closed: Whether the directory was given back.
     """
@@ -49,6 +51,7 @@ class Run:
         self.lease = Lease(root, self.owner)
         self.home = LocalHome(root, self.owner, checkpoint_depth)
         self.publisher = Publisher(self.home.committer)
+        self.refused: dict[str, Exception] = {}
         self.begun = False
         self.closed = False
 
@@ -83,8 +86,15 @@ class Run:
         return run
 
     def flush(self, timeout_s: float) -> None:
-        """Publish all that is placed and apply the deletes. Raises as `Publisher.flush` does."""
+        """Publish all that is placed and apply the deletes.
+
+        Raises:
+            NotStoredError: Something that was reported is not published; names it and why.
+            SyncTimeoutError: It took longer than `timeout_s`.
+        """
         self.publisher.flush(timeout_s)
+        if self.refused:
+            raise NotStoredError("; ".join(f"{c}: {e}" for c, e in self.refused.items()))
 
     def close(self) -> None:
         """Sweep what is left in staging, and give the directory back. May be called twice."""
