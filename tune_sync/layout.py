@@ -90,7 +90,7 @@ def classify(key: str, *, checkpoint_depth: int = 1) -> Place:
             (`<trial>/checkpoint_…`), 0 for Ray Train (`checkpoint_…`).
 
     Raises:
-        PathRefusedError: See `check_key`.
+        PathRefusedError: See `check_key`; or a checkpoint that would hold its own experiment.
     """
     parts = check_key(key).split("/")
     if parts[0] == INTERNAL_DIR:
@@ -98,6 +98,11 @@ def classify(key: str, *, checkpoint_depth: int = 1) -> Place:
     trial = parts[0] if checkpoint_depth else ""
     if len(parts) > checkpoint_depth and is_checkpoint_name(parts[checkpoint_depth]):
         end = checkpoint_depth + 1
+        if INTERNAL_DIR in parts[end:]:
+            raise PathRefusedError(
+                f"{'/'.join(parts[:end])}: the reported directory holds the results of this run: "
+                "it would be stored in itself; report a directory outside of the storage path"
+            )
         return Place(Kind.CHECKPOINT, trial, "/".join(parts[:end]), "/".join(parts[end:]))
     if len(parts) == 1:
         return Place(Kind.STATE)
