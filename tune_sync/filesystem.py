@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,8 +175,10 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if place.kind is Kind.CHECKPOINT:
             upload = self._upload(place)
             return pa.PythonFile(InTurn(COPYING, lambda: upload.open(place.inner)), mode="w")
-        stream = FileStream(self._writable_home(), key, lambda s: self._commit_file(s, key, place))
-        return pa.PythonFile(stream, mode="w")
+        home = self._writable_home()
+        make = partial(FileStream, home, key, lambda s: self._commit_file(s, key, place))
+        # The driver's control loop must not wait for threads that copy.
+        return pa.PythonFile(make() if self.run else InTurn(COPYING, make), mode="w")
 
     def open_append_stream(self, path: str, metadata: object) -> pa.PythonFile:
         """Refused: what is stored is replaced whole."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import xxhash
-
+from tune_sync.chunks import Chunks
 from tune_sync.home import Home
-from tune_sync.upload import CHUNK_BYTES
 
 
 class NullStream:
@@ -40,25 +38,18 @@ class FileStream:
         self._home = home
         self._key = key
         self._on_close = on_close
-        self._hash = xxhash.xxh3_128()
-        self._buffer = bytearray()
+        self._chunks = Chunks(self._send)
         self._incoming = ""
-        self._sent_bytes = 0
         self.closed = False
 
     @property
     def digest(self) -> str:
         """xxh3_128 of all bytes so far."""
-        return self._hash.hexdigest()
+        return self._chunks.digest
 
     def write(self, data: bytes | memoryview) -> int:
         """Take bytes."""
-        view = memoryview(data).cast("B")
-        self._hash.update(view)
-        self._buffer += view
-        while len(self._buffer) >= CHUNK_BYTES:
-            self._send(CHUNK_BYTES)
-        return len(data)
+        return self._chunks.write(data)
 
     def flush(self) -> None:
         """Nothing: the file appears on close."""
@@ -71,19 +62,18 @@ class FileStream:
 
     def commit(self, durable: bool, unless: str | None) -> None:
         """Put the file in its place, unless its digest is `unless` and nothing was sent yet."""
-        if not self._sent_bytes and unless == self.digest:
+        if not self._chunks.sent_bytes and unless == self.digest:
             return
-        self._send(len(self._buffer))
+        self._chunks.finish()
+        if not self._incoming:
+            self._send(0, memoryview(b""))  # an empty file
         self._home.flush(self._incoming)
         self._home.commit_file(self._incoming, self._key, durable)
 
-    def _send(self, length_bytes: int) -> None:
+    def _send(self, offset_bytes: int, data: memoryview) -> None:
         if not self._incoming:
             self._incoming = self._home.begin_file()
-        data = bytes(self._buffer[:length_bytes])
-        del self._buffer[:length_bytes]
-        self._home.write(self._incoming, self._sent_bytes, data)
-        self._sent_bytes += len(data)
+        self._home.write(self._incoming, offset_bytes, data)
 
 
 class ReadStream:

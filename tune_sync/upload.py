@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import xxhash
-
 from tune_sync import layout
+from tune_sync.chunks import CHUNK_BYTES, Chunks
 from tune_sync.commit import staged_key
 from tune_sync.errors import TuneSyncError
 from tune_sync.home import Home, Piece
@@ -21,8 +20,6 @@ SMALL_BYTES = 1 << 20
 # A batch leaves at this size: large enough that 10,000 small files need few messages, small
 # enough to be on its way while the next one fills.
 BATCH_BYTES = 16 << 20
-# Large chunks move faster between nodes, small ones need less memory; see docs/benchmarks.md.
-CHUNK_BYTES = 32 << 20
 
 
 class Upload:
@@ -184,26 +181,12 @@ class UploadStream:
     def __init__(self, upload: Upload, inner: str) -> None:
         self._upload = upload
         self._inner = inner
-        self._hash = xxhash.xxh3_128()
-        self._buffer = bytearray()
-        self._sent_bytes = 0
+        self._chunks = Chunks(lambda offset_bytes, data: upload.send(inner, offset_bytes, data))
         self.closed = False
 
     def write(self, data: bytes | memoryview) -> int:
         """Take bytes; sends full chunks. Returns how many were taken."""
-        view = memoryview(data).cast("B")
-        self._hash.update(view)
-        if not self._buffer:
-            while len(view) >= CHUNK_BYTES:
-                self._send(view[:CHUNK_BYTES])
-                view = view[CHUNK_BYTES:]
-            if self._sent_bytes and view:
-                self._send(view)
-                return len(data)
-        self._buffer += view
-        if len(self._buffer) >= CHUNK_BYTES:
-            self._send_buffer()
-        return len(data)
+        return self._chunks.write(data)
 
     def flush(self) -> None:
         """Nothing: bytes leave in chunks, and are safe when the checkpoint is sealed."""
@@ -214,12 +197,13 @@ class UploadStream:
             return
         self.closed = True
         self._upload.closed()
-        if not self._sent_bytes and len(self._buffer) <= SMALL_BYTES:
-            self._upload.add_small(self._inner, self._buffer, self._hash.hexdigest())
+        chunks = self._chunks
+        if not chunks.sent_bytes and len(chunks.held) <= SMALL_BYTES:
+            self._upload.add_small(self._inner, chunks.held, chunks.digest)
             return
-        self._send_buffer()
+        chunks.finish()
         self._upload.flush()
-        self._upload.made(FileEntry(self._inner, self._sent_bytes, self._hash.hexdigest()))
+        self._upload.made(FileEntry(self._inner, chunks.sent_bytes, chunks.digest))
 
     def __enter__(self) -> UploadStream:
         return self
@@ -230,15 +214,6 @@ class UploadStream:
         elif not self.closed:
             self.closed = True
             self._upload.closed()
-
-    def _send_buffer(self) -> None:
-        if self._buffer:
-            data, self._buffer = self._buffer, bytearray()
-            self._send(memoryview(data))
-
-    def _send(self, data: memoryview) -> None:
-        self._upload.send(self._inner, self._sent_bytes, data)
-        self._sent_bytes += len(data)
 
 
 def _copy_from(source: Path, stream: UploadStream) -> None:
