@@ -10,10 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tune_sync.config import SyncConfig
+    from tune_sync.checkpoint import Checkpoint
     from tune_sync.checkpoint_copy import fetch
+    from tune_sync.config import SyncConfig
     from tune_sync.inner import inner_run_config
-    from tune_sync.ray_adapter import Checkpoint, RunConfig, run_config_kwargs
+    from tune_sync.kwargs import run_config_kwargs
+    from tune_sync.ray_adapter import RunConfig
     from tune_sync.run import cleanup
     from tune_sync.syncers.base import Syncer
     from tune_sync.syncers.object_store import ObjectStoreSyncer
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Checkpoint": "ray_adapter",
+    "Checkpoint": "checkpoint",
     "ObjectStoreSyncer": "syncers.object_store",
     "RunConfig": "ray_adapter",
     "SyncConfig": "config",
@@ -29,7 +31,7 @@ _HOMES = {
     "cleanup": "run",
     "fetch": "checkpoint_copy",
     "inner_run_config": "inner",
-    "run_config_kwargs": "ray_adapter",
+    "run_config_kwargs": "kwargs",
 }
 
 __all__ = [

@@ -37,7 +37,8 @@ def inner_run_config(name: str | None = None, **fields: Any) -> ray.train.RunCon
     except ImportError as error:
         raise ConfigError(
             "inner_run_config() needs the second generation of Ray Train, and Ray "
-            f"{ray.__version__} runs the first; set RAY_TRAIN_V2_ENABLED=1 on all nodes, or install a newer Ray"
+            f"{ray.__version__} runs the first; set RAY_TRAIN_V2_ENABLED=1 on all nodes, or "
+            "install a newer Ray"
         ) from error
     outer = _trial_handler()
     trial = posixpath.basename(ray.tune.get_context().get_trial_dir().rstrip("/"))

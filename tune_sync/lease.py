@@ -74,7 +74,7 @@ class Lease:
                     raise LeaseHeldError(
                         f"{self._file.parent.parent} is in use by a live run: process {holder.pid} "
                         f"on host {holder.host}, last heard of {age_s:.0f} s ago; choose another "
-                        f"name, or stop that run (if it is dead, try again after {LEASE_TTL_S:.0f} s)"
+                        f"name, or stop that run (if it is dead, wait {LEASE_TTL_S:.0f} s)"
                     )
             self._write()
         self._thread = threading.Thread(target=self._beat, name="tune_sync-lease", daemon=True)

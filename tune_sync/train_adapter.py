@@ -12,6 +12,7 @@ from ray.train import UserCallback
 
 from tune_sync.config import SyncConfig
 from tune_sync.filesystem import SyncHandler, warn_of_conflicts
+from tune_sync.new_run import begin_home, make_filesystem
 
 
 class TrainCallback(UserCallback):  # type: ignore[misc]
@@ -34,8 +35,6 @@ def train_kwargs(
 
     This process holds the lease on the directory until it ends.
     """
-    from tune_sync.ray_adapter import begin_home, make_filesystem
-
     name = name or f"train-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{uuid.uuid4().hex[:6]}"
     if not ray.is_initialized():
         ray.init()

@@ -3,8 +3,8 @@
 It keeps nothing in memory that matters: every call says which file it is about, so Ray may
 restart it at any time and repeat a call. It serves only experiment directories of tune_sync (they
 hold `.tune_sync/format.json`) and what is inside them, checks every key against the directory and
-every chunk against its digest, and unpickles nothing of what it stores. Who may call it is Ray's matter
-(token authentication, TLS): it opens no port of its own.
+every chunk against its digest, and unpickles nothing of what it stores. Who may call it is Ray's
+matter (token authentication, TLS): it opens no port of its own.
 """
 
 from __future__ import annotations

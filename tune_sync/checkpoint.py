@@ -1,0 +1,47 @@
+"""`Checkpoint`: Ray's, but sent faster, and read by each process from a directory of its own."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as pafs
+import ray.tune
+
+from tune_sync.source import SourceHandler
+
+
+class Checkpoint(ray.tune.Checkpoint):  # type: ignore[misc]
+    """`ray.tune.Checkpoint` with two differences.
+
+    Reported after `from_directory`, it travels faster and by the rules of `tune_sync.tree` for
+    links; and every process that opens it reads from a directory of its own.
+    """
+
+    @classmethod
+    def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
+        """A checkpoint made of a local directory, to be reported with `tune.report`.
+
+        Raises:
+            FileNotFoundError, NotADirectoryError: It is no directory.
+            PathRefusedError: A link in it that cannot be sent.
+        """
+        root = Path(path).expanduser().absolute()
+        return cls(str(root), filesystem=pafs.PyFileSystem(SourceHandler(root)))
+
+    @contextmanager
+    def as_directory(self) -> Iterator[str]:
+        """The checkpoint as a local directory; see `ray.tune.Checkpoint.as_directory`."""
+        if isinstance(getattr(self.filesystem, "handler", None), SourceHandler):
+            yield self.path
+            return
+        with super().as_directory() as directory:
+            yield directory
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._uuid = uuid.uuid4()

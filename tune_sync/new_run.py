@@ -1,0 +1,92 @@
+"""What a new run starts with: its settings, its place, its filesystem, its home agent."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as pafs
+import ray.tune
+
+from tune_sync.agents.connect import RayConnector, node_id, start_home
+from tune_sync.config import SyncConfig
+from tune_sync.errors import ConfigError
+from tune_sync.filesystem import SyncHandler, open_handler
+from tune_sync.spec import Options, Spec
+from tune_sync.syncers.base import Syncer
+
+
+def make_filesystem(
+    config: SyncConfig, storage_path: str, experiment: str, on_existing: str, depth: int = 1
+) -> pafs.PyFileSystem:
+    """A new run's filesystem, on the driver."""
+    timeout_s = (
+        config.syncer.sync_timeout if isinstance(config.syncer, Syncer) else config.sync_timeout
+    )
+    options = Options(
+        tuple(config.include), tuple(config.exclude), timeout_s, config.strict,
+        shared=config.syncer is None, checkpoint_depth=depth,
+    )  # fmt: skip
+    spec = Spec(uuid.uuid4().hex, storage_path, "", "", None, options)
+    handler = open_handler(spec, RayConnector())
+    handler.is_driver = True
+    handler.on_existing = on_existing
+    if experiment:
+        handler.bind(experiment)
+    return pafs.PyFileSystem(handler)
+
+
+def begin_home(handler: SyncHandler) -> None:
+    """Make this node the home of a run: start the agent and tell the filesystem."""
+    handler.spec = replace(handler.spec, address=start_home(node_id()))
+
+
+def resolve_storage_path(path: str | os.PathLike[str] | None) -> str:
+    """A local directory, absolute: `~`, `$VARIABLES`, `file://` and relative paths resolved.
+
+    Raises:
+        ConfigError: A URL of another kind.
+    """
+    text = os.fspath(path) if path is not None else "~/ray_results"
+    scheme, mark, rest = text.partition("://")
+    if mark and scheme == "file":
+        text = rest
+    elif mark and len(scheme) > 1:
+        raise ConfigError(
+            f"storage_path={text!r}: a directory of the driver's node is needed, as results go "
+            "there through the Ray object store; for a bucket use ray.tune.RunConfig"
+        )
+    return os.path.abspath(os.path.expanduser(os.path.expandvars(text)))
+
+
+def claim_name(storage_path: str, name: str) -> str:
+    """Ray's default name, or one like it: those of two runs in the same second are equal."""
+    try:
+        Path(storage_path).mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return name  # the start of the run says what is wrong with it
+    for candidate in itertools.chain([name], (f"{name}_{n}" for n in itertools.count(2))):
+        try:
+            Path(storage_path, candidate).mkdir()
+        except FileExistsError:
+            continue
+        except OSError:
+            break
+        return candidate
+    return name
+
+
+def own_sync_config(config: Any) -> SyncConfig:
+    """A copy of the user's settings, marked as in use. ConfigError if they are something else."""
+    if config is None:
+        return SyncConfig().accepted()
+    if isinstance(config, SyncConfig):
+        return copy.copy(config).accepted()
+    if isinstance(config, ray.tune.SyncConfig):
+        return SyncConfig.from_ray(config).accepted()
+    raise ConfigError(f"sync_config={config!r}: a tune_sync.SyncConfig is needed")
