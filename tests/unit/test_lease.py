@@ -1,0 +1,238 @@
+"""Who may write an experiment directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from tune_sync import lease as lease_module
+from tune_sync.errors import LeaseHeldError, LeaseLostError
+from tune_sync.layout import LEASE_KEY
+from tune_sync.lease import LEASE_TTL_S, Holder, Lease, check_owner, is_live, read_holder
+
+TIMEOUT_S = 10.0
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def made() -> Iterator[list[Lease]]:
+    leases: list[Lease] = []
+    yield leases
+    for lease in leases:
+        lease.release()
+
+
+def leave(root: Path, **changes: object) -> Holder:
+    """Leave a lease behind, as of a process elsewhere unless told otherwise."""
+    holder = Holder("other", "far", 12, "another machine", "345", 1000.0)
+    holder = replace(holder, **changes)  # type: ignore[arg-type]
+    (root / LEASE_KEY).parent.mkdir(parents=True, exist_ok=True)
+    (root / LEASE_KEY).write_text(json.dumps(asdict(holder)))
+    return holder
+
+
+def mine(root: Path, clock: Clock, made: list[Lease], owner: str = "me") -> Lease:
+    made.append(Lease(root, owner, clock))
+    return made[-1]
+
+
+def test_a_free_directory_is_taken_and_given_back(
+    tmp_path: Path, clock: Clock, made: list[Lease]
+) -> None:
+    lease = mine(tmp_path, clock, made)
+    lease.acquire()
+    holder = read_holder(tmp_path / LEASE_KEY)
+    assert holder is not None
+    assert (holder.owner, holder.pid, holder.heartbeat_s) == ("me", os.getpid(), 1000.0)
+    lease.check()
+    lease.release()
+    lease.release()
+    assert read_holder(tmp_path / LEASE_KEY) is None
+
+
+def test_a_live_holder_is_named_with_its_age(
+    tmp_path: Path, clock: Clock, made: list[Lease]
+) -> None:
+    leave(tmp_path)
+    clock.now_s += 7
+    with pytest.raises(LeaseHeldError, match=r"process 12 on host far.* 7 s ago.*another name"):
+        mine(tmp_path, clock, made).acquire()
+    held = read_holder(tmp_path / LEASE_KEY)
+    assert held is not None
+    assert held.owner == "other"
+
+
+@pytest.mark.parametrize("silent_s", [LEASE_TTL_S - 0.1, LEASE_TTL_S])
+def test_a_silent_holder_elsewhere_loses_it_after_the_time_to_live(
+    tmp_path: Path, clock: Clock, made: list[Lease], silent_s: float
+) -> None:
+    leave(tmp_path)
+    clock.now_s += silent_s
+    if silent_s < LEASE_TTL_S:
+        with pytest.raises(LeaseHeldError):
+            mine(tmp_path, clock, made).acquire()
+    else:
+        mine(tmp_path, clock, made).acquire()
+        with pytest.raises(LeaseLostError, match="owned by this run"):
+            check_owner(tmp_path, "other")
+
+
+def test_a_dead_process_of_this_machine_loses_it_at_once(
+    tmp_path: Path, clock: Clock, made: list[Lease]
+) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "pass"])
+    process.wait()
+    leave(tmp_path, machine=lease_module._machine(), pid=process.pid)
+    mine(tmp_path, clock, made).acquire()
+
+
+def test_a_process_that_got_the_number_of_a_dead_one_is_not_taken_for_it(
+    tmp_path: Path, clock: Clock, made: list[Lease]
+) -> None:
+    leave(tmp_path, machine=lease_module._machine(), pid=os.getpid(), process_start="1")
+    mine(tmp_path, clock, made).acquire()
+
+
+def test_a_process_of_another_machine_with_our_number_is_not_taken_for_dead(
+    tmp_path: Path, clock: Clock, made: list[Lease]
+) -> None:
+    leave(tmp_path, pid=2**22 - 1)
+    with pytest.raises(LeaseHeldError):
+        mine(tmp_path, clock, made).acquire()
+
+
+def test_a_holder_may_be_replaced_by_leave_of_the_caller(
+    tmp_path: Path, clock: Clock, made: list[Lease]
+) -> None:
+    first = mine(tmp_path, clock, made)
+    first.acquire()
+    asked: list[str] = []
+    second = mine(tmp_path, clock, made, "second")
+
+    def may_take(holder: Holder) -> bool:
+        asked.append(holder.owner)
+        return True
+
+    second.acquire(may_take=may_take)
+    assert asked == ["me"]
+    second.check()
+    with pytest.raises(LeaseLostError, match=f"process {os.getpid()} on host"):
+        first.check()
+
+
+def test_whoever_lost_it_does_not_take_it_away_on_release(
+    tmp_path: Path, clock: Clock, made: list[Lease]
+) -> None:
+    first, second = mine(tmp_path, clock, made), mine(tmp_path, clock, made, "second")
+    first.acquire()
+    second.acquire(may_take=lambda holder: True)
+    first.release()
+    second.check()
+
+
+def test_the_heartbeat_goes_on_and_stops_when_it_is_lost(
+    tmp_path: Path, clock: Clock, made: list[Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "HEARTBEAT_S", 0.01)
+    lease = mine(tmp_path, clock, made)
+    lease.acquire()
+    clock.now_s = 2000.0
+    wait_for(lambda: heartbeat_s(tmp_path) == 2000.0)
+    taken = leave(tmp_path, heartbeat_s=2001.0)
+    clock.now_s = 3000.0
+    assert lease._thread is not None
+    lease._thread.join(TIMEOUT_S)
+    assert not lease._thread.is_alive()
+    assert read_holder(tmp_path / LEASE_KEY) == taken
+
+
+def test_a_heartbeat_that_cannot_be_written_is_tried_again(
+    tmp_path: Path, clock: Clock, made: list[Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "HEARTBEAT_S", 0.01)
+    lease = mine(tmp_path, clock, made)
+    lease.acquire()
+    gone = tmp_path / "gone"
+    (tmp_path / ".tune_sync").rename(gone)
+    time.sleep(0.1)
+    gone.rename(tmp_path / ".tune_sync")
+    clock.now_s = 2000.0
+    wait_for(lambda: heartbeat_s(tmp_path) == 2000.0)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\x80\x04.", b'{"owner": "x"}', b"null"])
+def test_an_unreadable_lease_holds_nobody_off(
+    tmp_path: Path, clock: Clock, made: list[Lease], content: bytes
+) -> None:
+    (tmp_path / ".tune_sync").mkdir()
+    (tmp_path / LEASE_KEY).write_bytes(content)
+    assert is_live(tmp_path, clock) is None
+    with pytest.raises(LeaseLostError, match="now by nobody"):
+        check_owner(tmp_path, "me")
+    mine(tmp_path, clock, made).acquire()
+
+
+def test_only_a_live_holder_is_live(tmp_path: Path, clock: Clock) -> None:
+    assert is_live(tmp_path, clock) is None
+    holder = leave(tmp_path)
+    assert is_live(tmp_path, clock) == holder
+    clock.now_s += LEASE_TTL_S
+    assert is_live(tmp_path, clock) is None
+
+
+def test_one_of_many_that_start_at_once_gets_it(
+    tmp_path: Path, clock: Clock, made: list[Lease]
+) -> None:
+    leases = [mine(tmp_path, clock, made, f"run{number}") for number in range(12)]
+    got, ready = [], threading.Barrier(len(leases))
+
+    def start(lease: Lease) -> None:
+        ready.wait()
+        try:
+            lease.acquire()
+        except LeaseHeldError:
+            return
+        got.append(lease)
+
+    threads = [threading.Thread(target=start, args=(lease,)) for lease in leases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == 1
+    got[0].check()
+
+
+def heartbeat_s(root: Path) -> float:
+    holder = read_holder(root / LEASE_KEY)
+    return holder.heartbeat_s if holder is not None else -1.0
+
+
+def wait_for(holds: object) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not holds():  # type: ignore[operator]
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
