@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -43,23 +44,29 @@ _HANDLERS: dict[str, SyncHandler] = {}
 _HANDLERS_LOCK = threading.Lock()
 
 
-def open_handler(
-    spec: Spec, connector: Connector, reported: tuple[tuple[str, str], ...] = ()
+def reopen_handler(
+    plain: Mapping[str, Any], connector: Connector, reported: tuple[tuple[str, str], ...]
 ) -> SyncHandler:
-    """The handler of this process for `spec`; made if needed. Used for unpickling.
+    """Unpickle a handler.
 
     Args:
-        spec: The plain data.
+        plain: From `Spec.to_plain`.
         connector: How to reach the home.
         reported: `(checkpoint, attempt)` that the pickling process sealed or had reported to it.
     """
+    handler = open_handler(Spec.from_plain(plain), connector)
+    handler.heard_of(reported)
+    return handler
+
+
+def open_handler(spec: Spec, connector: Connector) -> SyncHandler:
+    """The handler of this process for `spec`; made if needed."""
     with _HANDLERS_LOCK:
         handler = _HANDLERS.get(spec.key)
         if handler is None:
             handler = _HANDLERS[spec.key] = SyncHandler(spec, connector)
     if handler.run is None and spec.address is not None and spec != handler.spec:
         handler.spec = spec
-    handler.heard_of(reported)
     return handler
 
 
@@ -84,7 +91,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.barrier()
-        return open_handler, (self.spec, self.connector, self._uploads.reported())
+        plain = self.spec.to_plain()
+        return reopen_handler, (plain, self.connector, self._uploads.reported())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SyncHandler):

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable
 
 from tune_sync.commit import Committer
 from tune_sync.errors import NotStoredError, SyncTimeoutError
 from tune_sync.manifest import Manifest
+from tune_sync.worker import Worker
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -24,45 +23,45 @@ STATE_WRITES_BEFORE_DELETE = 2
 
 
 class Publisher:
-    """One background thread for one run's driver. Methods may be called from any thread."""
+    """The background work of one run's driver. Methods may be called from any thread.
+
+    Records and deletes have a thread each: state waits for records, never for a large delete.
+    """
 
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
-        self._todo: deque[Callable[[], None]] = deque()
+        self._records = Worker("tune_sync-publish")
+        self._deletes = Worker("tune_sync-delete")
         self._doomed: dict[str, int] = {}
         self._due: set[str] = set()
         self._retiring = ""
         self._failed: dict[str, tuple[Manifest, Exception]] = {}
-        self._queue_changed = threading.Condition()
-        self._busy = False
-        self._closing = False
-        self._thread = threading.Thread(target=self._work, name="tune_sync-publish", daemon=True)
-        self._thread.start()
+        self._deletes_changed = threading.Condition()
 
     def record_later(self, manifest: Manifest) -> None:
         """Record a placed checkpoint soon. Returns at once."""
-        self._enqueue(lambda: self._record(manifest))
+        self._records.add(lambda: self._record(manifest))
 
     def keep(self, checkpoint: str) -> None:
         """Take back a delete: the name is about to be used again. Call it before `place`."""
-        with self._queue_changed:
+        with self._deletes_changed:
             self._doomed.pop(checkpoint, None)
             self._due.discard(checkpoint)
-            self._queue_changed.wait_for(lambda: self._retiring != checkpoint)
+            self._deletes_changed.wait_for(lambda: self._retiring != checkpoint)
 
     def retire_later(self, checkpoint: str) -> None:
         """Delete a checkpoint once no state names it any more. Returns at once."""
-        with self._queue_changed:
+        with self._deletes_changed:
             self._doomed.setdefault(checkpoint, 0)
 
     def discard_later(self, attempts: list[tuple[str, str]]) -> None:
         """Drop attempts `(checkpoint, attempt)` whose writer is gone. Returns at once."""
         if attempts:
-            self._enqueue(lambda: self._discard(attempts))
+            self._deletes.add(lambda: self._discard(attempts))
 
     def state_written(self) -> None:
         """Tell that a state file was written: deletes asked for long enough before it can go."""
-        with self._queue_changed:
+        with self._deletes_changed:
             for checkpoint in self._doomed:
                 self._doomed[checkpoint] += 1
         self._retire_due(STATE_WRITES_BEFORE_DELETE)
@@ -75,72 +74,52 @@ class Publisher:
             SyncTimeoutError: It took longer than `timeout_s`.
         """
         if self._failed:
-            self._enqueue(self._record_failed)
-        with self._queue_changed:
-            if not self._queue_changed.wait_for(
-                lambda: not self._todo and not self._busy, timeout_s
-            ):
-                raise SyncTimeoutError(
-                    f"{len(self._todo) + 1} checkpoints are still being published after "
-                    f"{timeout_s:.0f} s; is the disk of the driver's node hanging?"
-                )
+            self._records.add(self._record_failed)
+        left_count = self._records.wait_idle(timeout_s)
+        if left_count:
+            raise SyncTimeoutError(
+                f"{left_count} checkpoints are still being published after {timeout_s:.0f} s; "
+                "is the disk of the driver's node hanging?"
+            )
+        with self._deletes_changed:
             if self._failed:
                 raise NotStoredError("; ".join(f"{c}: {e}" for c, (_, e) in self._failed.items()))
 
     def flush(self, timeout_s: float) -> None:
-        """`drain`, then apply the deletes that the last state no longer names."""
+        """`drain`, and apply the deletes that the last state no longer names."""
         self._retire_due(1)
+        left_count = self._deletes.wait_idle(timeout_s)
+        if left_count:
+            logger.warning("deletes are not done after %.0f s; the rest stays", timeout_s)
         self.drain(timeout_s)
 
     def close(self) -> None:
-        """End the thread after what is queued. May be called twice."""
-        with self._queue_changed:
-            self._closing = True
-            self._queue_changed.notify_all()
-        self._thread.join()
+        """End the threads after what is queued. May be called twice."""
+        self._records.close()
+        self._deletes.close()
 
     def _retire_due(self, state_writes: int) -> None:
-        with self._queue_changed:
+        with self._deletes_changed:
             due = [c for c, count in self._doomed.items() if count >= state_writes]
             for checkpoint in due:
                 del self._doomed[checkpoint]
                 self._due.add(checkpoint)
         if due:
-            self._enqueue(self._retire_all_due)
-
-    def _enqueue(self, job: Callable[[], None]) -> None:
-        with self._queue_changed:
-            self._todo.append(job)
-            self._queue_changed.notify_all()
-
-    def _work(self) -> None:
-        while True:
-            with self._queue_changed:
-                self._queue_changed.wait_for(lambda: self._todo or self._closing)
-                if not self._todo:
-                    return
-                job = self._todo.popleft()
-                self._busy = True
-            try:
-                job()
-            finally:
-                with self._queue_changed:
-                    self._busy = False
-                    self._queue_changed.notify_all()
+            self._deletes.add(self._retire_all_due)
 
     def _record(self, manifest: Manifest) -> None:
         try:
             self._committer.record(manifest)
         except Exception as error:  # kept, tried again by `drain`, and raised there
             logger.warning("cannot publish %s: %s", manifest.checkpoint, error)
-            with self._queue_changed:
+            with self._deletes_changed:
                 self._failed[manifest.checkpoint] = (manifest, error)
         else:
-            with self._queue_changed:
+            with self._deletes_changed:
                 self._failed.pop(manifest.checkpoint, None)
 
     def _record_failed(self) -> None:
-        with self._queue_changed:
+        with self._deletes_changed:
             failed = [manifest for manifest, _ in self._failed.values()]
         for manifest in failed:
             self._record(manifest)
@@ -154,7 +133,7 @@ class Publisher:
 
     def _retire_all_due(self) -> None:
         while True:
-            with self._queue_changed:
+            with self._deletes_changed:
                 if not self._due:
                     return
                 checkpoint = self._retiring = self._due.pop()
@@ -163,7 +142,7 @@ class Publisher:
             except Exception as error:  # an old checkpoint stays: no loss, but say so
                 logger.warning("cannot delete %s: %s", checkpoint, error)
             finally:
-                with self._queue_changed:
+                with self._deletes_changed:
                     self._failed.pop(checkpoint, None)  # nobody wants it recorded any more
                     self._retiring = ""
-                    self._queue_changed.notify_all()
+                    self._deletes_changed.notify_all()

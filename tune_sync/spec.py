@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Protocol
 
 from tune_sync.home import Home
 
@@ -47,6 +48,21 @@ class Spec:
     owner: str
     address: Address | None
     options: Options
+
+    def to_plain(self) -> dict[str, Any]:
+        """Strings, numbers and lists only: what other versions can read."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Spec:
+        """Read what some version wrote: takes what it knows, and has defaults for the rest."""
+        address, options = plain.get("address"), plain.get("options") or {}
+        known = {f.name for f in fields(Options)}
+        return cls(
+            plain["key"], plain["root"], plain["experiment"], plain["owner"],
+            Address(address["node_id"], address["agent_name"]) if address else None,
+            Options(**{name: value for name, value in options.items() if name in known}),
+        )  # fmt: skip
 
 
 class Connector(Protocol):

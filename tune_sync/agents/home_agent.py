@@ -25,7 +25,7 @@ from tune_sync.store import Info
 NAMESPACE = "tune_sync"
 # Bulk writes and reads must not keep short questions waiting.
 IO_THREADS = 4
-CALL_THREADS = 8
+CALL_THREADS = 32
 
 
 class HomeAgent:
