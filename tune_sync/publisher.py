@@ -86,8 +86,12 @@ class Publisher:
                 raise NotStoredError("; ".join(f"{c}: {e}" for c, (_, e) in self._failed.items()))
 
     def flush(self, timeout_s: float) -> None:
-        """`drain`, and apply the deletes that the last state no longer names."""
+        """Apply the deletes that the last state no longer names, then `settle`."""
         self._retire_due(1)
+        self.settle(timeout_s)
+
+    def settle(self, timeout_s: float) -> None:
+        """`drain`, and wait for the deletes that are due."""
         left_count = self._deletes.wait_idle(timeout_s)
         if left_count:
             logger.warning("deletes are not done after %.0f s; the rest stays", timeout_s)

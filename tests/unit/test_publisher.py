@@ -112,13 +112,13 @@ def test_a_delete_waits_for_two_state_writes(committer: Committer, publish: Make
     committer.record(placed(committer, {"a": b"1"}))
     publisher.state_written()
     publisher.retire_later(CHECKPOINT)
-    publisher.drain(TIMEOUT_S)
+    publisher.settle(TIMEOUT_S)
     assert committer.manifest(CHECKPOINT) is not None
     publisher.state_written()
-    publisher.drain(TIMEOUT_S)
+    publisher.settle(TIMEOUT_S)
     assert committer.manifest(CHECKPOINT) is not None
     publisher.state_written()
-    publisher.drain(TIMEOUT_S)
+    publisher.settle(TIMEOUT_S)
     assert committer.store.info(CHECKPOINT) is None
 
 
@@ -195,7 +195,7 @@ def test_a_checkpoint_that_was_deleted_need_not_be_recorded_any_more(
     publisher.record_later(manifest)
     publisher.state_written()
     publisher.state_written()
-    publisher.drain(TIMEOUT_S)
+    publisher.settle(TIMEOUT_S)
     assert committer.store.info(CHECKPOINT) is None
 
 
@@ -217,7 +217,7 @@ def test_staging_of_writers_that_are_gone_is_dropped(committer: Committer, publi
     attempt = committer.begin(CHECKPOINT)
     publisher = publish(committer)
     publisher.discard_later([(CHECKPOINT, attempt)])
-    publisher.drain(TIMEOUT_S)
+    publisher.settle(TIMEOUT_S)
     assert committer.attempts("trial") == []
 
 
