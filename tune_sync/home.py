@@ -6,7 +6,6 @@ process elsewhere reaches the same verbs through the home agent (`agents.remote_
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +13,12 @@ from typing import Protocol
 
 import xxhash
 
-from tune_sync import layout
+from tune_sync import guard, layout
 from tune_sync.commit import Committer
-from tune_sync.errors import DamagedError, ImmutableError
+from tune_sync.errors import DamagedError
 from tune_sync.lease import check_owner
 from tune_sync.manifest import Seal
 from tune_sync.store import Info, LocalStore
-
-_ATTEMPT = re.compile(re.escape(layout.STAGING_DIR) + r"/.+?/[0-9a-f]{32}/data")
-
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -136,18 +132,15 @@ class LocalHome:
 
     def make_dir(self, key: str) -> None:
         """See `Home.make_dir`."""
-        self.store.make_dir(key)
+        self.store.make_dir(guard.plain(key, self._depth))
 
     def remove(self, key: str) -> None:
         """See `Home.remove`."""
         place = layout.classify(key, checkpoint_depth=self._depth)
-        if place.kind is layout.Kind.CHECKPOINT:
-            if place.inner:
-                raise ImmutableError(
-                    f"{key} is part of a checkpoint; delete the checkpoint instead"
-                )
+        if place.kind is layout.Kind.CHECKPOINT and not place.inner:
             self.committer.retire(key)
             return
+        guard.plain(key, self._depth)
         self._fence()
         found = self.store.info(key)
         if found is not None and found.is_dir:
@@ -158,7 +151,7 @@ class LocalHome:
     def begin(self, checkpoint: str) -> str:
         """See `Home.begin`."""
         self._fence()
-        return self.committer.begin(checkpoint)
+        return self.committer.begin(guard.checkpoint(checkpoint, self._depth))
 
     def begin_file(self) -> str:
         """See `Home.begin_file`."""
@@ -166,7 +159,7 @@ class LocalHome:
 
     def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
         """See `Home.write`."""
-        self._make_parent(key)
+        self._make_parent(guard.staged(key))
         self.store.write_at(key, offset_bytes, data)
 
     def write_batch(self, pieces: Sequence[Piece], data: bytes | bytearray | memoryview) -> None:
@@ -174,7 +167,7 @@ class LocalHome:
         view = memoryview(data)
         made: set[str] = set()
         for piece in pieces:
-            parent = piece.key.rpartition("/")[0]
+            parent = guard.staged(piece.key).rpartition("/")[0]
             if parent not in made:
                 self._make_parent(piece.key)
                 made.add(parent)
@@ -183,8 +176,8 @@ class LocalHome:
 
     def link(self, source: str, target: str) -> None:
         """See `Home.link`."""
-        self._make_parent(target)
-        self.store.link(source, target)
+        self._make_parent(guard.staged(target))
+        self.store.link(guard.staged(source), target)
 
     def flush(self, key: str) -> None:
         """See `Home.flush`: here every write has already happened."""
@@ -192,20 +185,24 @@ class LocalHome:
     def seal(self, checkpoint: str, seal: Seal) -> None:
         """See `Home.seal`."""
         self._fence()
-        self.committer.seal(checkpoint, seal)
+        guard.attempt(seal.attempt)
+        self.committer.seal(guard.checkpoint(checkpoint, self._depth), seal)
 
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """See `Home.commit_file`."""
-        self.committer.commit_file(incoming, key, durable=durable)
+        guard.plain(key, self._depth)
+        self.committer.commit_file(guard.incoming(incoming), key, durable=durable)
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """See `Home.discard_attempt`."""
-        self.committer.discard_attempt(checkpoint, attempt)
+        guard.checkpoint(checkpoint, self._depth)
+        self.committer.discard_attempt(checkpoint, guard.attempt(attempt))
 
     def publish(
         self, checkpoint: str, strict: bool, attempts: Collection[str]
     ) -> tuple[tuple[str, int, int], ...]:
         """See `Home.publish`."""
+        guard.checkpoint(checkpoint, self._depth)
         placed = self.committer.place(checkpoint, strict=strict, attempts=attempts)
         self.committer.record(placed.manifest)
         return placed.conflicts
@@ -214,22 +211,10 @@ class LocalHome:
         """Make the parent of a staged file, but never the attempt itself: it may be discarded."""
         parent = key.rpartition("/")[0]
         if self.store.info(parent) is None:
-            top = attempt_root(key)
+            top = guard.attempt_root(key)
             if self.store.info(top) is None:
                 raise FileNotFoundError(f"attempt {top} was discarded; this write came too late")
             self.store.make_dir(parent)
-
-
-def attempt_root(key: str) -> str:
-    """The directory of the attempt that a staged key belongs to."""
-    found = _ATTEMPT.match(key)
-    return found.group(0) if found else key.rpartition("/")[0]
-
-
-def staged_part(key: str) -> str:
-    """What is sealed or committed as one with a staged key: its attempt, or the file alone."""
-    found = _ATTEMPT.match(key)
-    return found.group(0) if found else key
 
 
 def digest_of(data: bytes | bytearray | memoryview) -> str:

@@ -18,7 +18,9 @@ def sealed(
     attempt = committer.begin(checkpoint)
     entries = []
     for path, data in files.items():
-        committer.store.write_at(f"{staged_key(checkpoint, attempt)}/{path}", 0, data)
+        key = f"{staged_key(checkpoint, attempt)}/{path}"
+        committer.store.make_dir(key.rpartition("/")[0])
+        committer.store.write_at(key, 0, data)
         entries.append(FileEntry(path, len(data), digest_of(data)))
     committer.seal(checkpoint, Seal(attempt, 0, 1.0, tuple(entries)))
     return attempt

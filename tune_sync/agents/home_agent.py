@@ -9,6 +9,7 @@ matter (token authentication, TLS): it opens no port of its own.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ class HomeAgent:
         """A chunk of a staged file."""
         view = memoryview(data)
         check_digest(key, view, digest)
-        self._home(root, owner, depth).write(_staged(key), offset_bytes, view)
+        self._home(root, owner, depth).write(key, offset_bytes, view)
 
     def write_batch(
         self, root: str, owner: str, depth: int, pieces: list[Piece],
@@ -60,8 +61,6 @@ class HomeAgent:
         """Many small staged files."""
         view = memoryview(data)
         check_digest(f"a batch of {len(pieces)} files", view, digest)
-        for piece in pieces:
-            _staged(piece.key)
         self._home(root, owner, depth).write_batch(pieces, view)
 
     def read(
@@ -74,11 +73,7 @@ class HomeAgent:
     def _home(self, root: str, owner: str, depth: int) -> LocalHome:
         home = self._homes.get((root, owner, depth))
         if home is None:
-            path = Path(root)
-            if ".." in path.parts or not any(
-                (directory / layout.FORMAT_KEY).is_file() for directory in (path, *path.parents)
-            ):
-                raise PathRefusedError(f"{root} on the home node is no experiment of tune_sync")
+            _check_root(root)
             home = self._homes[(root, owner, depth)] = LocalHome(Path(root), owner, depth)
         return home
 
@@ -90,11 +85,15 @@ _VERBS = frozenset(
 )  # fmt: skip
 
 
-def _staged(key: str) -> str:
-    """Chunks go into staging only; what is visible changes by `commit` alone."""
-    if not key.startswith((layout.STAGING_DIR + "/", layout.INCOMING_DIR + "/")):
-        raise PathRefusedError(f"refused to write {key!r}: it is not in staging")
-    return key
+def _check_root(root: str) -> None:
+    """Refuse a directory that is not of an experiment, or that the experiment keeps safe."""
+    path = Path(os.path.realpath(root))
+    above = [d for d in (path, *path.parents) if (d / layout.FORMAT_KEY).is_file()]
+    if "\0" in root or not above:
+        raise PathRefusedError(f"{root!r} on the home node is no experiment of tune_sync")
+    inside = path.relative_to(above[-1]).parts
+    if layout.INTERNAL_DIR in inside or any(map(layout.is_checkpoint_name, inside)):
+        raise PathRefusedError(f"{root!r} is a part of an experiment that only commits change")
 
 
 def start_agent(name: str, node_id: str) -> None:

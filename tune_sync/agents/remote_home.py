@@ -15,7 +15,8 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.in_flight import InFlight
 from tune_sync.errors import HomeLostError, SyncTimeoutError
-from tune_sync.home import Piece, digest_of, staged_part
+from tune_sync.guard import staged_part
+from tune_sync.home import Piece, digest_of
 from tune_sync.manifest import Seal
 from tune_sync.store import Info
 

@@ -1,0 +1,86 @@
+"""Which keys the verbs of a home may touch. Pure.
+
+A home's verbs may be called from any process of the cluster. Bytes go into staging alone, and
+what is visible changes by `commit` alone: a published checkpoint and what is ours
+(`.tune_sync`) are out of reach, whatever is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tune_sync import layout
+from tune_sync.errors import ImmutableError, PathRefusedError
+from tune_sync.layout import Kind
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_ATTEMPT = re.compile(re.escape(layout.STAGING_DIR) + rf"/.+?/{_ID.pattern}/data")
+_INCOMING = re.compile(rf"{re.escape(layout.INCOMING_DIR)}/{_ID.pattern}")
+
+
+def staged(key: str) -> str:
+    """Return the key of a file in an attempt, or of one coming in.
+
+    Raises:
+        PathRefusedError: It is something else.
+    """
+    layout.check_key(key)
+    found = _ATTEMPT.match(key)
+    if _INCOMING.fullmatch(key) or (found and key.startswith(found.group(0) + "/")):
+        return key
+    raise PathRefusedError(f"refused to write {key!r}: it is not in staging")
+
+
+def incoming(key: str) -> str:
+    """Return the key of a single file coming in. Raises as `staged` does."""
+    if _INCOMING.fullmatch(key):
+        return key
+    raise PathRefusedError(f"refused to move {key!r}: it is not in staging")
+
+
+def checkpoint(key: str, depth: int) -> str:
+    """Return the key of a checkpoint directory.
+
+    Raises:
+        PathRefusedError: It is something else.
+    """
+    place = layout.classify(key, checkpoint_depth=depth)
+    if place.kind is Kind.CHECKPOINT and not place.inner:
+        return key
+    raise PathRefusedError(f"{key!r} is not a checkpoint directory; refused")
+
+
+def attempt(name: str) -> str:
+    """Return the id of an attempt. Raises PathRefusedError if it is something else."""
+    if _ID.fullmatch(name):
+        return name
+    raise PathRefusedError(f"{name!r} is not the id of an attempt; refused")
+
+
+def plain(key: str, depth: int) -> str:
+    """Return the key of state, a log or an artifact: what is neither a checkpoint nor ours.
+
+    Raises:
+        PathRefusedError: It is ours, or the experiment directory itself.
+        ImmutableError: It is, or is in, a checkpoint.
+    """
+    place = layout.classify(key, checkpoint_depth=depth)
+    if place.kind is Kind.CHECKPOINT:
+        raise ImmutableError(
+            f"{key} is part of a checkpoint, which never changes; delete the checkpoint instead"
+        )
+    if place.kind is Kind.INTERNAL or not key:
+        raise PathRefusedError(f"refused to change {key or 'the whole experiment'!r}")
+    return key
+
+
+def attempt_root(key: str) -> str:
+    """The directory of the attempt that a staged key belongs to."""
+    found = _ATTEMPT.match(key)
+    return found.group(0) if found else key.rpartition("/")[0]
+
+
+def staged_part(key: str) -> str:
+    """What is sealed or committed as one with a staged key: its attempt, or the file alone."""
+    found = _ATTEMPT.match(key)
+    return found.group(0) if found else key
