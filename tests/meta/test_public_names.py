@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+
 import tune_sync
 
 # What users may import from `tune_sync`. A change here is a change of the public API.
