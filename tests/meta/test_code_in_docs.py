@@ -43,6 +43,7 @@ def test_blocks_compile(page: Path) -> None:
         block.compiled()
 
 
+@pytest.mark.lowest
 @pytest.mark.parametrize("page", pages_with(run=True), ids=name_of)
 def test_blocks_run(page: Path, tmp_path: Path) -> None:
     run(["-m", "tests.meta.blocks", str(page)], tmp_path)
