@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ray import tune
+
 from tune_sync import RunConfig, SyncConfig
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
+
 from tune_sync import RunConfig, SyncConfig
 
 

@@ -8,13 +8,16 @@ from pathlib import Path
 import ray
 from ray import train, tune
 from ray.train.data_parallel_trainer import DataParallelTrainer
+
 from tune_sync import RunConfig, SyncConfig, inner_run_config
 
 
 def train_worker(config: dict[str, float]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "weights.txt").write_text(str(config["rate"]))
-        train.report({"loss": 1 - config["rate"]}, checkpoint=train.Checkpoint.from_directory(folder))
+        train.report(
+            {"loss": 1 - config["rate"]}, checkpoint=train.Checkpoint.from_directory(folder)
+        )
 
 
 def trial(config: dict[str, float]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ray import tune
 from ray.tune.schedulers import PopulationBasedTraining
+
 from tune_sync import RunConfig, SyncConfig
 
 STEPS = 12

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import ray.train
 from ray.train.data_parallel_trainer import DataParallelTrainer
+
 from tune_sync import SyncConfig, run_config_kwargs
 
 

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from ray import tune
+
 from tune_sync import RunConfig, SyncConfig
 
 

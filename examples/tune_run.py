@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from ray import tune
+
 from tune_sync import SyncConfig, run_config_kwargs
 
 

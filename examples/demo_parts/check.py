@@ -26,8 +26,9 @@ def main() -> int:
     for problem in problems:
         print(f"NOT COMPLETE: {problem}")
     if not problems:
-        print(f"complete: {len(manifests(root))} checkpoints; sizes and digests as in their manifests,")
-        print("models as they were on the hosts that trained them, nothing left over")
+        count = len(manifests(root))
+        print(f"complete: {count} checkpoints; sizes and digests as in their manifests, models")
+        print("as they were on the hosts that trained them, nothing left over")
     return 1 if problems else 0
 
 
@@ -55,7 +56,9 @@ def problems_of(root: Path, report: dict[str, Any]) -> list[str]:
     """Everything that is not as promised; empty where all is well."""
     published = manifests(root)
     on_disk = {p.relative_to(root).as_posix() for p in root.glob("trial_*/checkpoint_*")}
-    problems = [f"{name} was reported, but is not there" for name in set(report["stored"]) - on_disk]
+    problems = [
+        f"{name} was reported, but is not there" for name in set(report["stored"]) - on_disk
+    ]
     problems += [f"{name} has no manifest" for name in on_disk - set(published)]
     problems += [f"{name} has a manifest, but no files" for name in set(published) - on_disk]
     for name in sorted(on_disk & set(published)):

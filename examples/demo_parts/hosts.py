@@ -89,11 +89,10 @@ def one_machine() -> Iterator[Hosts]:
 
 
 def _may_become_root() -> bool:
+    as_root = ["unshare", "--user", "--map-root-user", "--mount", "--"]
+    argv = [*as_root, *need.UNSHARE, "sh", "-c", need.PROBE]
     try:
-        probe = subprocess.run(
-            [*"unshare --user --map-root-user --mount --".split(), *need.UNSHARE, "sh", "-c",
-             need.PROBE], capture_output=True, check=False,
-        )  # fmt: skip
+        probe = subprocess.run(argv, capture_output=True, check=False)
     except FileNotFoundError:
         return False
     return probe.returncode == 0

@@ -15,13 +15,13 @@ class Progress(tune.Callback):
 
     Attributes:
         stored: `<trial directory>/<checkpoint>` of every checkpoint that Tune registered.
-        resumes: Each trial that went on after it was lost: trial, host, epoch, and the
-            checkpoint that it opened beside the one that was the last.
+        resumes: Each trial that went on after it was lost: the checkpoint that it opened, and the
+            one that was its last.
     """
 
     def __init__(self, number: Callable[[Any], int]) -> None:
         self._number = number
-        self._host: dict[int, str] = {}
+        self._result: dict[int, dict[str, Any]] = {}
         self._last: dict[int, str] = {}
         self._lost: dict[int, str] = {}
         self.stored: list[str] = []
@@ -36,36 +36,41 @@ class Progress(tune.Callback):
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        number, host, epoch = self._number(trial), result["host"], result["epoch"]
+        number = self._number(trial)
+        self._result[number] = result
         if number in self._lost:
-            self._resumed(number, host, epoch, result["resumed_from"])
-        self._host[number] = host
-        say(f"trial {number} on {host}: epoch {epoch:2}, accuracy {result['accuracy']:.3f}")
+            self._resumed(number, result)
 
     def on_checkpoint(
         self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any
     ) -> None:
-        path = Path(checkpoint.path)
-        self._last[self._number(trial)] = path.name
+        number, path = self._number(trial), Path(checkpoint.path)
+        self._last[number] = path.name
         self.stored.append(f"{path.parent.name}/{path.name}")
+        result = self._result[number]
+        say(
+            f"trial {number} on {result['host']}: epoch {result['epoch']:2}, "
+            f"accuracy {result['accuracy']:.3f}, {path.name}"
+        )
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         number = self._number(trial)
         self._lost[number] = self._last.get(number, "")
-        where = self._host.get(number, "its host")
-        say(f"trial {number} was lost with {where}; last checkpoint: {self._lost[number] or 'none'}")
+        say(
+            f"trial {number} is lost with its host; last checkpoint: {self._lost[number] or 'none'}"
+        )
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         last = trial.last_result
-        say(f"trial {self._number(trial)} ends after {last['epoch']} epochs: {last['accuracy']:.3f}")
-
-    def _resumed(self, number: int, host: str, epoch: int, source: str) -> None:
-        last = self._lost.pop(number)
-        self.resumes.append(
-            {"trial": number, "host": host, "epoch": epoch, "from": source, "last": last}
+        say(
+            f"trial {self._number(trial)} ends after {last['epoch']} epochs: {last['accuracy']:.3f}"
         )
+
+    def _resumed(self, number: int, result: dict[str, Any]) -> None:
+        source, last = result["resumed_from"], self._lost.pop(number)
+        self.resumes.append({"trial": number, "from": source, "last": last})
         begin = f"from {source}" if source else "from scratch"
-        say(f"trial {number} resumes on {host} at epoch {epoch} {begin}")
+        say(f"trial {number} resumes on {result['host']} at epoch {result['epoch']} {begin}")
 
 
 def say(text: str) -> None:

@@ -32,7 +32,7 @@ def main() -> int:
     print(f"restored {len(results)} trials with ray.tune.Tuner.restore")
     print(f"best trial: {Path(best.path).name}, accuracy {best.metrics['accuracy']:.3f}")
     print(f"its last checkpoint opens and predicts: accuracy {accuracy:.3f}")
-    if not is_same or not accuracy == best.metrics["accuracy"]:
+    if not is_same or accuracy != best.metrics["accuracy"]:
         print(f"NOT AS REPORTED: the search said {report}")
         return 1
     return 0

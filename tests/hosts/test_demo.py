@@ -1,0 +1,56 @@
+"""The demo, as people start it: what it shows is what it says at the end."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from examples.demo_parts.search import NAME, TRIAL_COUNT
+from tests.meta.repo import ROOT
+
+RESUMES = re.compile(r"trial (\d) resumes on (w\d) at epoch (\d+) from checkpoint_(\d{6})")
+
+
+def run_demo(cwd: Path, *args: str) -> str:
+    """What the demo prints."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, "-u", "-m", "examples.demo", *args],
+        cwd=cwd, env={**env, "PYTHONPATH": str(ROOT)}, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def check(output: str, cwd: Path) -> None:
+    killed = re.search(r"\*\*\* (w\d) is killed", output)
+    assert killed, output
+    resumes = RESUMES.findall(output)
+    assert resumes, output
+    for _, host, epoch, checkpoint in resumes:
+        assert host != killed[1]
+        assert int(epoch) == int(checkpoint) + 2  # epoch 1 is checkpoint 0
+    assert re.search(r"complete: \d+ checkpoints", output)
+    assert f"restored {TRIAL_COUNT} trials with ray.tune.Tuner.restore" in output
+    assert "DONE" in output
+    assert len(list((cwd / "demo_results" / NAME).glob("trial_*"))) == TRIAL_COUNT
+
+
+@pytest.mark.hosts
+def test_demo_on_isolated_hosts(tmp_path: Path) -> None:
+    output = run_demo(tmp_path)
+    check(output, tmp_path)
+    assert "ISOLATION IS OFF" not in output
+
+
+@pytest.mark.slow
+def test_demo_on_one_machine_says_that_isolation_is_off(tmp_path: Path) -> None:
+    output = run_demo(tmp_path, "--no-isolation")
+    check(output, tmp_path)
+    assert output.count("ISOLATION IS OFF") == 2
