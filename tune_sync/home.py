@@ -132,7 +132,7 @@ class LocalHome:
 
     def make_dir(self, key: str) -> None:
         """See `Home.make_dir`."""
-        self.store.make_dir(guard.plain(key, self._depth))
+        self.store.make_dir(guard.plain(key, self._depth) if key else key)
 
     def remove(self, key: str) -> None:
         """See `Home.remove`."""
