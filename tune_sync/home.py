@@ -14,8 +14,8 @@ from typing import Protocol
 import xxhash
 
 from tune_sync import guard, layout
-from tune_sync.commit import Committer
-from tune_sync.errors import DamagedError
+from tune_sync.commit import Committer, manifest_key
+from tune_sync.errors import DamagedError, ImmutableError
 from tune_sync.lease import check_owner
 from tune_sync.manifest import Seal
 from tune_sync.store import Info, LocalStore
@@ -132,7 +132,7 @@ class LocalHome:
 
     def make_dir(self, key: str) -> None:
         """See `Home.make_dir`."""
-        self.store.make_dir(guard.plain(key, self._depth) if key else key)
+        self.store.make_dir(self._plain(key) if key else key)
 
     def remove(self, key: str) -> None:
         """See `Home.remove`."""
@@ -140,7 +140,7 @@ class LocalHome:
         if place.kind is layout.Kind.CHECKPOINT and not place.inner:
             self.committer.retire(key)
             return
-        guard.plain(key, self._depth)
+        self._plain(key)
         self._fence()
         found = self.store.info(key)
         if found is not None and found.is_dir:
@@ -190,8 +190,7 @@ class LocalHome:
 
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """See `Home.commit_file`."""
-        guard.plain(key, self._depth)
-        self.committer.commit_file(guard.incoming(incoming), key, durable=durable)
+        self.committer.commit_file(guard.incoming(incoming), self._plain(key), durable=durable)
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """See `Home.discard_attempt`."""
@@ -206,6 +205,14 @@ class LocalHome:
         placed = self.committer.place(checkpoint, strict=strict, attempts=attempts)
         self.committer.record(placed.manifest)
         return placed.conflicts
+
+    def _plain(self, key: str) -> str:
+        """See `guard.plain`; and what is published is so whatever depth a caller claims."""
+        parts = guard.plain(key, self._depth).split("/")
+        for end in range(1, len(parts) + 1):
+            if self.store.info(manifest_key("/".join(parts[:end]))) is not None:
+                raise ImmutableError(f"{key} is part of a published checkpoint and never changes")
+        return key
 
     def _make_parent(self, key: str) -> None:
         """Make the parent of a staged file, but never the attempt itself: it may be discarded."""

@@ -196,7 +196,7 @@ def test_published_checkpoints_and_what_is_ours_are_out_of_reach(
     incoming = home.begin_file()
     home.write(incoming, 0, b"2")
     for act in (
-        lambda: home.make_dir(key),
+        lambda: home.make_dir(key or ".tune_sync/x"),
         lambda: home.remove(key),
         lambda: home.commit_file(incoming, key, False),
         lambda: home.begin(key),
@@ -208,6 +208,25 @@ def test_published_checkpoints_and_what_is_ours_are_out_of_reach(
             act()
     assert (home.root / CHECKPOINT / "a").read_bytes() == b"1"
     assert home.committer.manifest(CHECKPOINT) is not None
+
+
+@pytest.mark.parametrize("claimed_depth", [0, 2, 7, -1])
+def test_a_published_checkpoint_is_one_whatever_depth_a_caller_claims(
+    home: LocalHome, claimed_depth: int
+) -> None:
+    home.publish(CHECKPOINT, False, [sealed(home.committer, {"a": b"1"})])
+    liar = LocalHome(home.root, "", claimed_depth)
+    incoming = liar.begin_file()
+    liar.write(incoming, 0, b"2")
+    for act in (
+        lambda: liar.commit_file(incoming, f"{CHECKPOINT}/a", False),
+        lambda: liar.commit_file(incoming, f"{CHECKPOINT}/new", False),
+        lambda: liar.make_dir(f"{CHECKPOINT}/new"),
+        lambda: liar.remove(f"{CHECKPOINT}/a"),
+    ):
+        with pytest.raises(ImmutableError, match="never changes"):
+            act()
+    assert [path.name for path in (home.root / CHECKPOINT).iterdir()] == ["a"]
 
 
 @pytest.mark.parametrize("name", ["..", "../../x", "", "a/b", "0" * 31, "G" * 32, "0" * 32 + "\n"])

@@ -87,9 +87,9 @@ _VERBS = frozenset(
 
 def _check_root(root: str) -> None:
     """Refuse a directory that is not of an experiment, or that the experiment keeps safe."""
-    path = Path(os.path.realpath(root))
+    path = Path(os.path.realpath(root)) if "\0" not in root else Path("/")
     above = [d for d in (path, *path.parents) if (d / layout.FORMAT_KEY).is_file()]
-    if "\0" in root or not above:
+    if not above:
         raise PathRefusedError(f"{root!r} on the home node is no experiment of tune_sync")
     inside = path.relative_to(above[-1]).parts
     if layout.INTERNAL_DIR in inside or any(map(layout.is_checkpoint_name, inside)):
