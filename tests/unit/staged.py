@@ -11,9 +11,7 @@ from tune_sync.manifest import FileEntry, Manifest, Seal
 CHECKPOINT = "trial/checkpoint_000000"
 
 
-def sealed(
-    committer: Committer, files: Mapping[str, bytes], checkpoint: str = CHECKPOINT
-) -> str:
+def sealed(committer: Committer, files: Mapping[str, bytes], checkpoint: str = CHECKPOINT) -> str:
     """Stage and seal a checkpoint; returns its attempt."""
     attempt = committer.begin(checkpoint)
     entries = []

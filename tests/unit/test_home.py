@@ -189,9 +189,7 @@ def test_bytes_go_into_staging_alone(home: LocalHome, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", [f"{CHECKPOINT}/a", f"{CHECKPOINT}/new", OURS, ".tune_sync", ""])
-def test_published_checkpoints_and_what_is_ours_are_out_of_reach(
-    home: LocalHome, key: str
-) -> None:
+def test_published_checkpoints_and_what_is_ours_are_out_of_reach(home: LocalHome, key: str) -> None:
     home.publish(CHECKPOINT, False, [sealed(home.committer, {"a": b"1"})])
     incoming = home.begin_file()
     home.write(incoming, 0, b"2")

@@ -1,8 +1,10 @@
 """Checkpoints of given sizes, from a worker to the driver's node and back to another worker.
 
 Takes one JSON argument:
-    {"name": …, "files": [[name, size_bytes, count], …], "kind": "ray" or "ours"}
-and tells what was sent in how many pieces, how long it took and when, and what arrived.
+    {"name": …, "reports": [{"files": [[name, size_bytes, count], …], "ours": bool}, …],
+     "read_back": bool, "room": a directory for what is made, of the worker's}
+and tells of each report what was sent in how many pieces, how long it took and when, and whether
+the same arrived.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import tune_sync
 from tests.hosts.drivers.sent import count_sent
 
 BLOCK_BYTES = 16 << 20
+QUIET_S = 0.4  # before what is measured: the memory before it is sampled
 
 
 def fill(directory: Path, files: list[tuple[str, int, int]]) -> dict[str, str]:
@@ -60,35 +63,44 @@ def digests_of(directory: Path) -> dict[str, str]:
 
 
 def train_fn(config: dict[str, Any]) -> None:
-    maker = tune.Checkpoint if config["kind"] == "ray" else tune_sync.Checkpoint
-    with tempfile.TemporaryDirectory() as made:
-        digests = fill(Path(made), config["files"])
-        time.sleep(0.3)  # the sampler sees the memory before
-        with count_sent() as sent:
-            start_s = time.time()
-            tune.report({"done": 0}, checkpoint=maker.from_directory(made))
-            end_s = time.time()
-    tune.report(
-        {
-            "done": 1,
+    for asked in config["reports"]:
+        maker = tune_sync.Checkpoint if asked.get("ours") else tune.Checkpoint
+        with tempfile.TemporaryDirectory(dir=os.path.expanduser(config["room"])) as made:
+            digests = fill(Path(made), asked["files"])
+            time.sleep(QUIET_S)
+            with count_sent() as sent:
+                start_s = time.time()
+                tune.report({"of": "checkpoint"}, checkpoint=maker.from_directory(made))
+                end_s = time.time()
+        told = {
             "host": os.uname().nodename,
-            "digests": json.dumps(digests, sort_keys=True),
             "window_s": [start_s, end_s],
             "sent_count": sent.count,
             "sent_bytes": sent.size_bytes,
         }
-    )
+        tune.report({"of": "numbers", "told": json.dumps(told), "digests": json.dumps(digests)})
 
 
 @ray.remote(num_cpus=1, resources={"w2": 1})
-def read_back(checkpoint: tune.Checkpoint) -> dict[str, Any]:
-    time.sleep(0.3)
+def read_back(checkpoint: tune.Checkpoint, room: str) -> dict[str, Any]:
+    time.sleep(QUIET_S)
     start_s = time.time()
-    directory = checkpoint.to_directory(tempfile.mkdtemp())
+    directory = checkpoint.to_directory(tempfile.mkdtemp(dir=os.path.expanduser(room)))
     end_s = time.time()
     digests = digests_of(Path(directory))
     shutil.rmtree(directory)
-    return {"host": os.uname().nodename, "digests": digests, "window_s": [start_s, end_s]}
+    return {"host": os.uname().nodename, "window_s": [start_s, end_s], "digests": digests}
+
+
+def describe(checkpoint: tune.Checkpoint, row: dict[str, Any], asked: dict[str, Any]) -> Any:
+    """What the trial told of one report, and what became of it."""
+    sent = json.loads(row["digests"])
+    told = {**json.loads(row["told"]), "equal": digests_of(Path(checkpoint.path)) == sent}
+    told["file_count"] = len(sent)
+    if asked.get("read_back"):
+        back = ray.get(read_back.remote(checkpoint, asked.get("room", "/tmp")))
+        told["back"] = {**back, "equal": back.pop("digests") == sent}
+    return told
 
 
 def main() -> None:
@@ -96,33 +108,21 @@ def main() -> None:
     ray.init()
     tuner = tune.Tuner(
         tune.with_resources(train_fn, {"cpu": 1, "w1": 1}),
-        param_space={"files": asked["files"], "kind": asked["kind"]},
+        param_space={"reports": asked["reports"], "room": asked.get("room", "/tmp")},
         run_config=tune_sync.RunConfig(name=asked["name"], sync_config=tune_sync.SyncConfig()),
     )
     result = tuner.fit()[0]
     if result.error:
         raise result.error
-    assert result.checkpoint is not None
-    metrics = result.metrics
-    arrived = digests_of(Path(result.checkpoint.path))
-    back = ray.get(read_back.remote(result.checkpoint)) if asked.get("read_back") else None
-    sent = json.loads(metrics["digests"])
-    print(
-        "RESULT",
-        json.dumps(
-            {
-                "host": metrics["host"],
-                "home": os.uname().nodename,
-                "equal": arrived == sent,
-                "file_count": len(arrived),
-                "window_s": metrics["window_s"],
-                "sent_count": metrics["sent_count"],
-                "sent_bytes": metrics["sent_bytes"],
-                "back": back and {**back, "digests": None, "equal": back["digests"] == sent},
-                "spilled": "Spilled" in ray._private.internal_api.memory_summary(stats_only=True),
-            }
-        ),
-    )
+    rows = [json.loads(line) for line in Path(result.path, "result.json").read_text().splitlines()]
+    numbers = [row for row in rows if row["of"] == "numbers"]
+    checkpoints = [checkpoint for checkpoint, _ in result.best_checkpoints]
+    assert len(checkpoints) == len(numbers) == len(asked["reports"])
+    told = [describe(c, row, asked) for c, row in zip(checkpoints, numbers, strict=True)]
+    summary = ray._private.internal_api.memory_summary(stats_only=True)
+    shutil.rmtree(result.path)
+    found = {"home": os.uname().nodename, "reports": told, "spilled": "Spilled" in summary}
+    print("RESULT", json.dumps(found))
 
 
 if __name__ == "__main__":

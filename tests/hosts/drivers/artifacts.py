@@ -1,0 +1,157 @@
+"""Trials on a worker that write into their trial directory; tells what is at home afterwards.
+
+Takes one JSON argument, a list of runs:
+    [{"name": …, "trial": name of a function below, "sync": fields of SyncConfig}, …]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+
+import tune_sync
+from tests.bed.tree import tree_digest
+from tests.hosts.drivers.sent import note_sent
+
+SENT = "sent.txt"  # in HOME of the trial's host
+RAYS_OWN = ("result.json", "progress.csv", "params.json", "params.pkl", "error.txt", "error.pkl")
+
+
+def plots(config: dict[str, Any]) -> None:
+    """Ten plots, one a report, then a last file; and files in the making beside them."""
+    note_sent(Path.home() / SENT)
+    directory = Path(tune.get_context().get_trial_dir())
+    (directory / "out").mkdir()
+    for number in range(10):
+        (directory / f"out/plot_{number}.png").write_bytes(os.urandom(3000 + number))
+        (directory / "steps.log").open("a").write(f"{number}\n")
+        tune.report({"number": number, **where(directory)})
+    temporary = directory / "checkpoint_tmp1a2b"
+    temporary.mkdir()
+    (temporary / "half").write_bytes(bytes(5000))
+    for name in (".tmp_model", "tmp1234.tmp", "save_to_object_x", "model.lock", "out/half.tmp"):
+        (directory / name).write_bytes(bytes(5000))
+    (directory / "final.json").write_text('{"done": true}')
+    note_digests(directory)
+
+
+def with_checkpoints(config: dict[str, Any]) -> None:
+    """Checkpoints and artifacts with names that patterns may match."""
+    directory = Path(tune.get_context().get_trial_dir())
+    for name in ("keep/a.png", "keep/b.txt", "cache/c.png", "top.png", "top.txt"):
+        path = directory / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(os.urandom(100))
+    for step in range(2):
+        with tempfile.TemporaryDirectory() as made:
+            for name in ("model.pt", "model.txt", "cache/c.bin", "optimizer.cache"):
+                path = Path(made, name)
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(os.urandom(100))
+            kind = tune.Checkpoint if step else tune_sync.Checkpoint
+            tune.report({"step": step, **where(directory)}, checkpoint=kind.from_directory(made))
+    note_digests(directory)
+
+
+def no_checkpoints(config: dict[str, Any]) -> None:
+    """One artifact a report, a report each half second."""
+    directory = Path(tune.get_context().get_trial_dir())
+    for number in range(20):
+        (directory / f"artifact_{number:02}.bin").write_bytes(os.urandom(1000))
+        tune.report({"number": number, **where(directory)})
+        time.sleep(0.5)
+    note_digests(directory)
+
+
+def relative(config: dict[str, Any]) -> None:
+    """A file relative to the working directory, and one in the trial directory."""
+    directory = Path(tune.get_context().get_trial_dir())
+    os.makedirs("inside", exist_ok=True)
+    Path("inside/rel.txt").write_text("relative")
+    (directory / "abs.txt").write_text("absolute")
+    tune.report({"number": 0, "cwd": os.getcwd(), **where(directory)})
+    note_digests(directory)
+
+
+def where(directory: Path) -> dict[str, str]:
+    return {"host": os.uname().nodename, "made_in": str(directory)}
+
+
+def note_digests(directory: Path) -> None:
+    """Leave the digests of all that the trial made where the driver finds them."""
+    found = {key: entry[2] for key, entry in tree_digest(directory).items() if entry[0] == "file"}
+    (Path.home() / "made.json").write_text(json.dumps(found))
+
+
+@ray.remote(num_cpus=0, resources={"w1": 0.01})
+def read_notes() -> tuple[dict[str, str], list[str]]:
+    """What the trial made, by name, and the sizes of what was sent from its host."""
+    sent = Path.home() / SENT
+    lines = sent.read_text().split() if sent.exists() else []
+    sent.unlink(missing_ok=True)
+    return json.loads((Path.home() / "made.json").read_text()), lines
+
+
+class Counter(threading.Thread):
+    """Counts files that appear at home: `(seconds, count)`, whenever the count changes."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(daemon=True)
+        self.root, self.counts, self.over = root, [(0.0, 0)], threading.Event()
+
+    def run(self) -> None:
+        while not self.over.wait(0.05):
+            count = len(list(self.root.glob("*/artifact_*")))
+            if count != self.counts[-1][1]:
+                self.counts.append((time.time(), count))
+
+
+def run(asked: dict[str, Any]) -> dict[str, Any]:
+    counter = Counter(Path.home() / "ray_results" / asked["name"])
+    counter.start()
+    tuner = tune.Tuner(
+        tune.with_resources(globals()[asked["trial"]], {"cpu": 1, "w1": 1}),
+        run_config=tune_sync.RunConfig(
+            name=asked["name"], sync_config=tune_sync.SyncConfig(**asked["sync"])
+        ),
+    )
+    result = tuner.fit()[0]
+    counter.over.set()
+    if result.error:
+        raise result.error
+    made, sent = ray.get(read_notes.remote())
+    rows = [json.loads(line) for line in Path(result.path, "result.json").read_text().splitlines()]
+    tree = tree_digest(result.path)
+    return {
+        "host": result.metrics["host"],
+        "cwd": result.metrics.get("cwd"),
+        "made_in": result.metrics["made_in"],
+        "made": made,
+        "at_home": {
+            key: entry[2]
+            for key, entry in tree.items()
+            if entry[0] == "file" and key not in RAYS_OWN and not key.startswith("events.out")
+        },
+        "sent": sent,
+        "reported_s": [row["timestamp"] for row in rows],
+        "counts": counter.counts,
+    }
+
+
+def main() -> None:
+    ray.init()
+    found = {asked["name"]: run(asked) for asked in json.loads(sys.argv[1])}
+    print("RESULT", json.dumps({"home": os.uname().nodename, "runs": found}))
+
+
+if __name__ == "__main__":
+    main()
