@@ -1,0 +1,220 @@
+"""A run's hold on its experiment directory, from lease to last delete."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tests.unit.staged import CHECKPOINT, placed, sealed
+from tune_sync.commit import Committer
+from tune_sync.errors import (
+    ConfigError,
+    DamagedError,
+    ExperimentExistsError,
+    LeaseHeldError,
+    LeaseLostError,
+    NotStoredError,
+)
+from tune_sync.layout import FORMAT_KEY, INCOMING_DIR, LEASE_KEY, STAGING_DIR
+from tune_sync.lease import Holder, read_holder
+from tune_sync.run import Run, cleanup, holds_experiment
+from tune_sync.store import LocalStore
+
+TIMEOUT_S = 10.0
+STATE = "experiment_state-2026.json"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "exp"
+
+
+@pytest.fixture
+def runs() -> Iterator[list[Run]]:
+    opened: list[Run] = []
+    yield opened
+    for run in opened:
+        run.close()
+
+
+def start(root: Path, runs: list[Run], on_existing: str = "error") -> Run:
+    runs.append(Run.open(root, on_existing, TIMEOUT_S, 1))
+    return runs[-1]
+
+
+def finish_one(root: Path) -> None:
+    """Leave a finished experiment behind."""
+    run = Run.open(root, "error", TIMEOUT_S, 1)
+    run.begun = True
+    run.publisher.record_later(placed(run.home.committer, {"a": b"1"}))
+    (root / STATE).write_text("{}")
+    run.flush(TIMEOUT_S)
+    run.close()
+
+
+def hold_elsewhere(root: Path) -> None:
+    """Leave the lease of a live process of another machine."""
+    holder = Holder("other", "far", 12, "another machine", "345", time.time())
+    (root / LEASE_KEY).parent.mkdir(parents=True, exist_ok=True)
+    (root / LEASE_KEY).write_text(json.dumps(asdict(holder)))
+
+
+def test_a_new_directory_is_taken_marked_and_given_back(root: Path, runs: list[Run]) -> None:
+    run = start(root, runs)
+    assert json.loads((root / FORMAT_KEY).read_text()) == {"format_version": 1}
+    holder = read_holder(root / LEASE_KEY)
+    assert holder is not None
+    assert holder.owner == run.owner
+    assert not holds_experiment(root)
+    run.close()
+    run.close()
+    assert read_holder(root / LEASE_KEY) is None
+
+
+def test_an_earlier_experiment_is_refused_before_anything_is_written(
+    root: Path, runs: list[Run]
+) -> None:
+    finish_one(root)
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    with pytest.raises(
+        ExperimentExistsError, match=r"Tuner\.restore.*another name.*overwrite=True"
+    ):
+        start(root, runs)
+    assert before == {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+
+
+@pytest.mark.parametrize("sign", [STATE, "trainer.pkl", f".tune_sync/manifests/{CHECKPOINT}.json"])
+def test_what_counts_as_an_experiment(root: Path, runs: list[Run], sign: str) -> None:
+    (root / "some_other_file").mkdir(parents=True)
+    assert not holds_experiment(root)
+    (root / sign).parent.mkdir(parents=True, exist_ok=True)
+    (root / sign).touch()
+    assert holds_experiment(root)
+    with pytest.raises(ExperimentExistsError):
+        start(root, runs)
+
+
+def test_an_earlier_experiment_is_moved_aside_whole(root: Path, runs: list[Run]) -> None:
+    finish_one(root)
+    start(root, runs, "move_aside")
+    assert not holds_experiment(root)
+    [aside] = [path for path in root.parent.iterdir() if path != root]
+    assert aside.name.startswith("exp.")
+    assert (aside / CHECKPOINT / "a").read_bytes() == b"1"
+    assert holds_experiment(aside)
+    again = start(aside, runs, "resume")
+    assert again.home.committer.manifest(CHECKPOINT) is not None
+
+
+def test_an_earlier_experiment_is_resumed_in_its_place(root: Path, runs: list[Run]) -> None:
+    finish_one(root)
+    run = start(root, runs, "resume")
+    assert run.home.committer.manifest(CHECKPOINT) is not None
+
+
+@pytest.mark.parametrize("on_existing", ["error", "move_aside", "resume"])
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_directory_in_use_is_refused_with_who_uses_it(
+    root: Path, runs: list[Run], on_existing: str, finished: bool
+) -> None:
+    if finished:
+        finish_one(root)
+    hold_elsewhere(root)
+    with pytest.raises(LeaseHeldError, match=r"process 12 on host far"):
+        start(root, runs, on_existing)
+    holder = read_holder(root / LEASE_KEY)
+    assert holder is not None
+    assert holder.owner == "other"
+    assert sorted(path.name for path in root.parent.iterdir()) == ["exp"]
+
+
+def test_a_run_of_this_process_that_never_began_makes_way(root: Path, runs: list[Run]) -> None:
+    first = start(root, runs)
+    second = start(root, runs)
+    second.lease.check()
+    with pytest.raises(LeaseLostError):
+        first.lease.check()
+    second.begun = True
+    with pytest.raises(LeaseHeldError):
+        start(root, runs)
+
+
+def test_what_a_crash_left_is_finished_or_dropped_on_the_next_start(
+    root: Path, runs: list[Run], caplog: pytest.LogCaptureFixture
+) -> None:
+    finish_one(root)
+    crashed = Committer(LocalStore(root))
+    placed(crashed, {"a": b"2"}, "trial/checkpoint_000001")
+    sealed(crashed, {"a": b"3"}, "trial/checkpoint_000002")
+    crashed.store.write_at(crashed.begin_file(), 0, b"half")
+    run = start(root, runs, "resume")
+    assert run.home.committer.manifest("trial/checkpoint_000001") is not None
+    assert run.home.info("trial/checkpoint_000002") is None
+    assert not (root / STAGING_DIR).exists()
+    assert not (root / INCOMING_DIR).exists()
+    assert "finished publishing trial/checkpoint_000001" in caplog.text
+    assert "dropped incomplete trial/checkpoint_000002" in caplog.text
+
+
+def test_cleanup_does_the_same_without_a_run(root: Path) -> None:
+    finish_one(root)
+    crashed = Committer(LocalStore(root))
+    placed(crashed, {"a": b"2"}, "trial/checkpoint_000001")
+    sealed(crashed, {"a": b"3"}, "trial/checkpoint_000002")
+    done = cleanup(root)
+    assert done.completed == ("trial/checkpoint_000001",)
+    assert done.dropped == ("trial/checkpoint_000002",)
+    assert cleanup(str(root)).completed == ()
+    assert read_holder(root / LEASE_KEY) is None
+
+
+def test_cleanup_keeps_off_live_runs_and_names_what_is_missing(root: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="give the experiment's directory"):
+        cleanup(root)
+    finish_one(root)
+    hold_elsewhere(root)
+    with pytest.raises(LeaseHeldError, match="far"):
+        cleanup(root)
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b'{"format_version": 99}', ConfigError),
+        (b"{}", ConfigError),
+        (b"not json", DamagedError),
+        (b"[1]", DamagedError),
+        (b"\x80\x04.", DamagedError),
+    ],
+)
+def test_a_directory_of_another_format_is_left_alone(
+    root: Path, runs: list[Run], content: bytes, error: type[Exception]
+) -> None:
+    finish_one(root)
+    (root / FORMAT_KEY).write_bytes(content)
+    with pytest.raises(error) as refused:
+        start(root, runs, "resume")
+    assert "format" in str(refused.value)
+    assert (root / FORMAT_KEY).read_bytes() == content
+    assert read_holder(root / LEASE_KEY) is None
+
+
+def test_a_checkpoint_that_was_refused_is_named_at_the_end(root: Path, runs: list[Run]) -> None:
+    run = start(root, runs)
+    run.refused["trial/checkpoint_000003"] = OSError("no room")
+    with pytest.raises(NotStoredError, match=r"trial/checkpoint_000003: no room"):
+        run.flush(TIMEOUT_S)
+
+
+def test_closing_leaves_the_staging_of_a_successor_alone(root: Path, runs: list[Run]) -> None:
+    first = start(root, runs)
+    second = start(root, runs)  # takes over, as the first never began
+    attempt = second.home.begin(CHECKPOINT)
+    first.close()
+    assert second.home.committer.attempts("trial") == [(CHECKPOINT, attempt)]
+    second.lease.check()
