@@ -28,9 +28,10 @@ from tune_sync.filters import wanted
 from tune_sync.home import Home, LocalHome
 from tune_sync.layout import Kind, Place
 from tune_sync.run import Run
+from tune_sync.small_files import SmallFiles
 from tune_sync.spec import Connector, Spec
 from tune_sync.store import Info
-from tune_sync.streams import FileStream, NullStream, ReadStream
+from tune_sync.streams import FileStream, NullStream, open_reader
 from tune_sync.tree import TreeFile
 from tune_sync.turn import COPYING, InTurn
 from tune_sync.upload import Upload
@@ -88,6 +89,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         self._home_cache: tuple[Spec, Home] | None = None
         self._uploads = Uploads()
         self._sent: dict[str, str] = {}
+        self._small_files: SmallFiles | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.barrier()
@@ -158,12 +160,15 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if not found.is_dir:
             raise NotADirectoryError(selector.base_dir)
         entries = home.list(key, selector.recursive)
+        remote = not isinstance(home, LocalHome)
+        if selector.recursive and remote and self._place(selector.base_dir).checkpoint:
+            self._small_files = SmallFiles(home, entries)  # it is about to be copied
         return [_as_file_info(f"{base}/{entry.key}", entry) for entry in entries]
 
     def create_dir(self, path: str, recursive: bool) -> None:
         """Start an attempt for a checkpoint directory; make any other directory."""
         if self.is_driver and not self.spec.experiment:
-            self.bind(_below(self.spec.root, path) or "")
+            self.bind(layout.below(self.spec.root, path) or "")
         if self.is_driver and self.spec.address is None and path == self.experiment_root:
             self.start()
         place = self._place(path)
@@ -197,7 +202,10 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         home, key, _ = self._locate(path)
         if isinstance(home, LocalHome):
             return self.open_input_file(path)
-        reader = InTurn(COPYING, lambda: _open_reader(home, key, path))
+        small = self._small_files.take(key) if self._small_files else None
+        if small is not None:
+            return pa.BufferReader(small)
+        reader = InTurn(COPYING, lambda: open_reader(home, key, path))
         return pa.PythonFile(reader, mode="r")
 
     def open_input_file(self, path: str) -> pa.NativeFile:
@@ -205,7 +213,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         home, key, base = self._locate(path)
         if isinstance(home, LocalHome):
             return pafs.LocalFileSystem().open_input_file(f"{base}/{key}")
-        return pa.PythonFile(_open_reader(home, key, path), mode="r")
+        return pa.PythonFile(open_reader(home, key, path), mode="r")
 
     def delete_file(self, path: str) -> None:
         """Remove a file. Files of a checkpoint cannot be removed one by one."""
@@ -284,7 +292,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def _key(self, path: str) -> str | None:
         """`path` relative to the experiment directory, or None if it is elsewhere."""
-        return _below(self.experiment_root, path) if self.spec.experiment else None
+        return layout.below(self.experiment_root, path) if self.spec.experiment else None
 
     def _own_key(self, path: str) -> str:
         key = self._key(path)
@@ -368,21 +376,6 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         else:
             stream.commit(durable, unless=self._sent.get(key))
         self._sent[key] = stream.digest
-
-
-def _open_reader(home: Home, key: str, path: str) -> ReadStream:
-    found = home.info(key)
-    if found is None or found.is_dir:
-        raise FileNotFoundError(path)
-    return ReadStream(home, key, found.size_bytes)
-
-
-def _below(root: str, path: str) -> str | None:
-    """`path` relative to `root`, "" for itself, None if it is elsewhere."""
-    path = path.rstrip("/") if len(path) > 1 else path
-    if path == root:
-        return ""
-    return path[len(root) + 1 :] if path.startswith(root.rstrip("/") + "/") else None
 
 
 def _as_file_info(path: str, info: Info) -> pafs.FileInfo:

@@ -6,6 +6,7 @@ process elsewhere reaches the same verbs through the home agent (`agents.remote_
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from tune_sync.errors import DamagedError, ImmutableError
 from tune_sync.lease import check_owner
 from tune_sync.manifest import Seal
 from tune_sync.store import Info, LocalStore
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -50,6 +52,9 @@ class Home(Protocol):
 
     def read(self, key: str, offset_bytes: int, length_bytes: int) -> bytes | memoryview:
         """Bytes of a file, fewer at its end."""
+
+    def read_many(self, keys: Sequence[str]) -> builtins.list[bytes]:
+        """All bytes of several small files."""
 
     def make_dir(self, key: str) -> None:
         """Create a directory outside checkpoints."""
@@ -129,6 +134,10 @@ class LocalHome:
     def read(self, key: str, offset_bytes: int, length_bytes: int) -> bytes:
         """See `Home.read`."""
         return self.store.read(key, offset_bytes, length_bytes)
+
+    def read_many(self, keys: Sequence[str]) -> builtins.list[bytes]:
+        """See `Home.read_many`."""
+        return [self.store.read(key) for key in keys]
 
     def make_dir(self, key: str) -> None:
         """See `Home.make_dir`."""

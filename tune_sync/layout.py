@@ -107,3 +107,11 @@ def classify(key: str, *, checkpoint_depth: int = 1) -> Place:
     if len(parts) == 1:
         return Place(Kind.STATE)
     return Place(Kind.TRIAL_FILE, trial)
+
+
+def below(root: str, path: str) -> str | None:
+    """`path` relative to `root`, "" for itself, None if it is elsewhere."""
+    path = path.rstrip("/") if len(path) > 1 else path
+    if path == root:
+        return ""
+    return path[len(root) + 1 :] if path.startswith(root.rstrip("/") + "/") else None

@@ -117,3 +117,11 @@ class ReadStream:
     def close(self) -> None:
         """End."""
         self.closed = True
+
+
+def open_reader(home: Home, key: str, path: str) -> ReadStream:
+    """Open a file of a home. Raises FileNotFoundError, naming `path`, if it is no file."""
+    found = home.info(key)
+    if found is None or found.is_dir:
+        raise FileNotFoundError(path)
+    return ReadStream(home, key, found.size_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import mmap
 import threading
 from collections import deque
@@ -87,6 +88,16 @@ class RemoteHome:
                 self._reads.release(len(running))
         return out[:got_bytes]
 
+    def read_many(self, keys: Sequence[str]) -> builtins.list[bytes]:
+        """See `Home.read_many`."""
+        read = self._agent.read_many.options(concurrency_group="io")
+        lengths, data = self._get(read.remote(*self._where, list(keys)), f"reading {keys[0]} …")
+        files, at = [], 0
+        for length_bytes in lengths:
+            files.append(data[at : at + length_bytes].tobytes())
+            at += length_bytes
+        return files
+
     def make_dir(self, key: str) -> None:
         """See `Home.make_dir`."""
         self._call("make_dir", key)
@@ -107,7 +118,7 @@ class RemoteHome:
         """See `Home.write`. Returns while the chunk is on its way, within the budget."""
         self._send(
             key, data,
-            lambda ref, digest: self._agent.write.options(concurrency_group="io").remote(
+            lambda ref, digest: self._agent.write.remote(
                 *self._where, key, offset_bytes, digest, ref
             ),
         )  # fmt: skip
@@ -116,7 +127,7 @@ class RemoteHome:
         """See `Home.write_batch`. Returns while the batch is on its way, within the budget."""
         self._send(
             pieces[0].key, data,
-            lambda ref, digest: self._agent.write_batch.options(concurrency_group="io").remote(
+            lambda ref, digest: self._agent.write_batch.remote(
                 *self._where, list(pieces), digest, ref
             ),
         )  # fmt: skip
@@ -173,8 +184,7 @@ class RemoteHome:
         )  # fmt: skip
 
     def _start_read(self, key: str, offset_bytes: int, length_bytes: int) -> Any:
-        read = self._agent.read.options(concurrency_group="io")
-        return read.remote(*self._where, key, offset_bytes, length_bytes)
+        return self._agent.read.remote(*self._where, key, offset_bytes, length_bytes)
 
     def _get(self, ref: Any, doing: str) -> Any:
         try:
