@@ -7,7 +7,7 @@ Order of a checkpoint (docs/design/commit-order.md says why):
 3. `place`: staging becomes the checkpoint directory, by one rename. Visible at once, whole.
 4. `record`: the rename durable first, then the manifest. From here it is published.
 
-A delete (`retire`) goes the other way: out of sight by one rename, then its manifest, then its
+A delete (`retire`) goes the other way: the manifest, then out of sight by one rename, then the
 bytes. State is replaced whole, after `record` of what it names (see `publisher`).
 `recover` completes or undoes what a crash left, for the owner of the lease only.
 """
@@ -293,16 +293,19 @@ class Committer:
             self.store.sync_tree(data)
 
     def _set_aside(self, checkpoint: str) -> None:
-        """Take what is at `checkpoint` out of sight, then its manifest, durably.
+        """Take what is at `checkpoint` out of sight; before that its manifest, durably.
 
         The manifest must not come back: it would stand for whatever is placed next.
         """
-        if self.store.info(checkpoint) is not None:
+        manifest = manifest_key(checkpoint)
+        visible = self.store.info(checkpoint) is not None
+        if visible or self.store.info(manifest) is not None:
+            self.store.remove(manifest)
+            if self.store.info(_parent(manifest)) is not None:
+                self.store.sync(_parent(manifest))
+        if visible:
             self.store.make_dir(layout.TRASH_DIR)
             self.store.rename(checkpoint, f"{layout.TRASH_DIR}/{self._new_id()}")
-        if self.store.info(manifest_key(checkpoint)) is not None:
-            self.store.remove(manifest_key(checkpoint))
-            self.store.sync(_parent(manifest_key(checkpoint)))
 
     def _empty_trash(self) -> None:
         """Remove what was set aside; first make sure that it does not come back in parts."""

@@ -17,6 +17,9 @@ from tune_sync.layout import check_key
 FORMAT_VERSION = 1
 DIGEST_ALGORITHM = "xxh3_128"
 
+# What reading fields of the wrong type or value raises.
+_NOT_OURS = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
+
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
@@ -141,8 +144,8 @@ def seal_from_json(data: bytes, where: str) -> Seal:
         return Seal(
             _name(body["attempt"]), int(body["rank"]), float(body["sealed_s"]), files, directories
         )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{where} is not a seal: {error!r}") from error
+    except _NOT_OURS as error:
+        raise _named(error, where, "seal") from error
 
 
 def manifest_from_json(data: bytes, where: str) -> Manifest:
@@ -163,14 +166,21 @@ def manifest_from_json(data: bytes, where: str) -> Manifest:
             check_key(body["checkpoint"]), str(body["owner"]), float(body["published_s"]),
             files, directories,
         )  # fmt: skip
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{where} is not a manifest: {error!r}") from error
+    except _NOT_OURS as error:
+        raise _named(error, where, "manifest") from error
+
+
+def _named(error: Exception, where: str, kind: str) -> Exception:
+    """Say in which record an error was found."""
+    if isinstance(error, PathRefusedError):
+        return PathRefusedError(f"{where}: {error}")
+    return DamagedError(f"{where} is not a {kind}: {error}")
 
 
 def _decode(data: bytes, where: str) -> dict[str, Any]:
     try:
         body = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedError(f"{where} is not JSON ({len(data)} bytes): {error}") from error
     if not isinstance(body, dict):
         raise DamagedError(f"{where} does not hold a JSON object")

@@ -30,6 +30,7 @@ import xxhash
 from tests.crash.ledger import Contents, Ledger
 from tune_sync import layout
 from tune_sync.commit import Committer
+from tune_sync.errors import DamagedError
 from tune_sync.store import Store
 
 STATE_KEY = "experiment_state.json"
@@ -111,7 +112,11 @@ def tree(store: Store, top: str) -> Contents:
 
 
 def _check_manifests(store: Store, visible: dict[str, Contents]) -> None:
-    for manifest in Committer(store).published():
+    try:
+        manifests = list(Committer(store).published())
+    except DamagedError as error:
+        raise ViolatedError(f"MANIFEST: {error}") from error
+    for manifest in manifests:
         found = visible.get(manifest.checkpoint, {})
         names = {file.path for file in manifest.files} | set(manifest.directories)
         _demand("MANIFEST", set(found) == names, f"{manifest.checkpoint}: {set(found) ^ names}")

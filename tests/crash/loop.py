@@ -16,7 +16,7 @@ from tune_sync.testing.fault_store import Crashed, FaultStore, When, crash_at
 Scenario = Callable[[Run], None]
 MakeRun = Callable[..., Run]
 
-TEARS = 4
+TEARS = 6
 ENDINGS: tuple[tuple[CrashMode, int], ...] = (
     ("kill", 0), ("lose", 0), ("keep", 0), *(("tear", seed) for seed in range(TEARS)),
 )  # fmt: skip

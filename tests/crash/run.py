@@ -124,7 +124,7 @@ class Run:
     def lose_by_hand(self, checkpoint: str) -> None:
         """Someone moves a checkpoint away, past the committer."""
         self.ledger.retire_begins(checkpoint)
-        self.store.rename(checkpoint, "moved by hand")
+        self.store.rename(checkpoint, f"moved by hand {next(self.clock)}")
         self.store.sync("")
         self.ledger.retire_returned(checkpoint)
 

@@ -16,7 +16,7 @@ ONE: Contents = {
     "meta/deep/more": b"more",
     "nothing here": None,
 }
-# Same names and lengths as ONE where it can be, so that only bytes tell them apart.
+# Some names of ONE, with the same lengths: where TWO is taken for ONE, only bytes tell.
 TWO: Contents = {
     "model.bin": b"THE WEIGHTS OF THE MODEL, SECOND ..."[:35] * 2,
     "empty": b"",
@@ -58,9 +58,10 @@ def replace_published(run: Run) -> None:
 
 
 def replace_before_it_is_recorded(run: Run) -> None:
-    run.stage(C0, ONE)
-    run.place(C0, ONE)
-    run.publish(C0, TWO)
+    run.publish(C0, ONE)
+    run.stage(C0, TWO)
+    run.place(C0, TWO)
+    run.publish(C0, ONE)
 
 
 def retry_with_other_names(run: Run) -> None:
@@ -79,10 +80,16 @@ def retire_after_state(run: Run) -> None:
 
 
 def use_a_name_again(run: Run) -> None:
-    run.stage(C0, ONE)
-    run.place(C0, ONE)
-    run.retire(C0)
+    run.publish(C0, ONE)
     run.publish(C0, TWO)
+    run.retire(C0)
+    run.publish(C0, ONE)
+
+
+def use_an_unrecorded_name_again(run: Run) -> None:
+    run.publish(C0, ONE)
+    run.stage(C0, TWO)
+    run.place(C0, TWO)
     run.retire(C0)
     run.publish(C0, ONE)
 
@@ -101,6 +108,15 @@ def deleted_by_hand(run: Run) -> None:
     run.publish(C0, TWO)
 
 
+def deleted_by_hand_before_it_is_recorded(run: Run) -> None:
+    run.publish(C0, ONE)
+    run.stage(C0, TWO)
+    run.place(C0, TWO)
+    run.lose_by_hand(C0)
+    run.recover()
+    run.publish(C0, ONE)
+
+
 def two_in_flight(run: Run) -> None:
     run.stage(C0, ONE)
     run.stage(C1, TWO)
@@ -117,6 +133,7 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     for story in (
         publish_one, seal_again_with_more, two_ranks, second_rank_brings_only_a_directory,
         replace_published, replace_before_it_is_recorded, retry_with_other_names,
-        retire_after_state, use_a_name_again, empty_checkpoint, deleted_by_hand, two_in_flight,
+        retire_after_state, use_a_name_again, use_an_unrecorded_name_again, empty_checkpoint,
+        deleted_by_hand, deleted_by_hand_before_it_is_recorded, two_in_flight,
     )
 }  # fmt: skip

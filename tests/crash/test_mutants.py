@@ -1,0 +1,67 @@
+"""Each step is needed: leave it out, or do it in another order, and the crash loop sees it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.crash import mutants
+from tests.crash.invariants import ViolatedError
+from tests.crash.loop import explore
+from tests.crash.mutants import Without, Wrong
+from tests.crash.run import Run
+from tests.crash.scenarios import SCENARIOS
+from tune_sync.commit import Committer
+
+SYNCS = [
+    ("seal", "sync_tree", "publish_one", "WHOLE"),
+    ("_gather", "sync_tree", "two_ranks", "WHOLE"),
+    ("_move_into_place", "sync", "replace_published", "RECORDED"),
+    ("_move_into_place _sync_above", "sync", "replace_published", "RECORDED"),
+    ("_move_into_place _drop_intents", "sync", "replace_before_it_is_recorded", "MANIFEST"),
+    ("_set_aside", "sync", "replace_published", "MANIFEST"),
+    ("record _sync_above", "sync", "publish_one", "PLACED"),
+    ("record _replace", "sync", "publish_one", "MANIFEST"),
+    ("record _drop_intents", "sync", "use_a_name_again", "MANIFEST"),
+    ("retire _drop_intents", "sync", "use_an_unrecorded_name_again", "MANIFEST"),
+    ("_empty_trash", "sync", "retire_after_state", "WHOLE"),
+    ("commit_file", "sync", "retire_after_state", "STATE"),
+    ("recover", "sync", "deleted_by_hand_before_it_is_recorded", "MANIFEST"),
+    ("recover _drop_orphaned_manifests", "sync", "deleted_by_hand", "MANIFEST"),
+]
+
+ORDERS = [
+    (mutants.ManifestBeforeRename, "replace_published", "MANIFEST"),
+    (mutants.ManifestBeforeSync, "replace_published", "MANIFEST"),
+    (mutants.FileByFile, "publish_one", "WHOLE"),
+    (mutants.RemovesInPlace, "retire_after_state", "WHOLE"),
+    (mutants.KeepsOldManifest, "replace_published", "MANIFEST"),
+    (mutants.PlacesWithoutIntent, "publish_one", "PLACED"),
+    (mutants.KeepsEarlierIntents, "replace_before_it_is_recorded", "MANIFEST"),
+    (mutants.RemovesOldFirst, "replace_published", "RECORDED"),
+    (mutants.TakesAnySealForWhole, "two_ranks", "WHOLE"),
+    (mutants.DropsAllStaged, "publish_one", "PLACED"),
+    (mutants.WritesIntoOneAttempt, "retry_with_other_names", "WHOLE"),
+]
+
+
+@pytest.mark.parametrize(("callers", "verb", "name", "invariant"), SYNCS)
+def test_every_sync_is_needed(callers: str, verb: str, name: str, invariant: str) -> None:
+    assert _violated(Without(callers, verb), Run, name) == invariant
+
+
+@pytest.mark.parametrize(("committer", "name", "invariant"), ORDERS)
+def test_another_order_is_seen(committer: Wrong, name: str, invariant: str) -> None:
+    assert _violated(committer, Run, name) == invariant
+
+
+@pytest.mark.parametrize("run", [mutants.StateBeforeRecord, mutants.RetireBeforeState])
+def test_another_order_of_state_is_seen(run: Wrong) -> None:
+    assert _violated(Committer, run, "retire_after_state") == "STATE"
+
+
+def _violated(committer: Wrong, run: Wrong, name: str) -> str:
+    try:
+        explore(SCENARIOS[name], committer, run)
+    except ViolatedError as error:
+        return str(error).partition(":")[0]
+    return "nothing"
