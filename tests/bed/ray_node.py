@@ -18,6 +18,10 @@ HEALTH_ENV = {
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "4",
+    # How long gRPC waits for a vanished peer to acknowledge bytes (as TCP_USER_TIMEOUT). With Ray's
+    # two minutes, its head may hang that long on a node that it knows to be dead, if it was just
+    # asking it for room: then no trial starts anywhere.
+    "RAY_grpc_client_keepalive_timeout_ms": "10000",
 }
 # Settings of the person who runs the tests that must not leak into hosts.
 DROPPED_PREFIXES = ("RAY_", "TUNE_", "XDG_", "PYTEST_", "PYTHON", "VIRTUAL_ENV", "COV_")
