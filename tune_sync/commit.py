@@ -112,12 +112,16 @@ class Committer:
         self.store.sync(_attempt_key(checkpoint, seal.attempt))
 
     def attempts(self, trial: str) -> list[tuple[str, str]]:
-        """What a trial has in staging now: `(checkpoint, attempt)`."""
+        """What a trial has in staging now and did not place: `(checkpoint, attempt)`.
+
+        What is placed has its intent there until `record` is done, and a crash needs that.
+        """
         checkpoints = [e for e in self.store.list(f"{layout.STAGING_DIR}/{trial}") if e.is_dir]
         return [
             (checkpoint.key.removeprefix(layout.STAGING_DIR + "/"), attempt.key.rsplit("/", 1)[-1])
             for checkpoint in checkpoints
             for attempt in self.store.list(checkpoint.key)
+            if self.store.info(f"{attempt.key}/{_INTENT}") is None
         ]
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:

@@ -221,6 +221,13 @@ def test_staging_of_writers_that_are_gone_is_dropped(committer: Committer, publi
     assert committer.attempts("trial") == []
 
 
+def test_a_trial_that_ends_leaves_what_is_placed_and_not_recorded_yet(committer: Committer) -> None:
+    manifest = placed(committer, {"a": b"1"})
+    assert committer.attempts("trial") == []  # its intent is needed if the driver dies now
+    committer.record(manifest)
+    assert committer.manifest(CHECKPOINT) == manifest
+
+
 def test_close_does_what_is_queued_and_may_be_called_twice(
     committer: Committer, publish: Make
 ) -> None:
