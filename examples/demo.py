@@ -85,7 +85,7 @@ def show(hosts: places.Hosts, part: str, errors: IO[str], *, kills: bool = False
             if victim:
                 kills = False
                 hosts.kill(victim[1])
-                say(f"*** {victim[1]} is killed: no warning, its disks are gone ***")
+                say(f"*** {victim[1]} is killed without warning, with all that is on it ***")
     return process.returncode
 
 
@@ -96,20 +96,21 @@ def resumes(hosts: places.Hosts) -> list[dict[str, Any]]:
 
 
 def what_is_wrong_with(found: list[dict[str, Any]]) -> str:
-    if not found:
-        return "no trial had to resume: the killed host had none left"
+    if not any(resume["last"] for resume in found):
+        return "no trial had to resume: the killed host had none left that had a checkpoint"
     for resume in found:
-        if not resume["from"] or resume["from"] != resume["last"]:
+        if resume["from"] != resume["last"]:
             return f"a trial did not resume from its last checkpoint: {resume}"
     return ""
 
 
 def summary() -> str:
     report = json.loads((COPY / REPORT).read_text())
-    resumed = ", ".join(str(r["trial"]) for r in report["resumes"])
+    resumed = ", ".join(str(r["trial"]) for r in report["resumes"] if r["last"])
     return (
         f"DONE: {report['trials']} trials, {len(report['stored'])} checkpoints, all complete; "
-        f"resumed after the loss of a host: {resumed}\n"
+        f""
+        f"trials that resumed after the loss of a host: {resumed}\n"
         f"A copy of the experiment is in {COPY.resolve() / NAME}"
     )
 

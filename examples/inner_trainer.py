@@ -7,7 +7,7 @@ from pathlib import Path
 
 import ray
 from ray import train, tune
-from ray.train.data_parallel_trainer import DataParallelTrainer
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tune_sync import RunConfig, SyncConfig, inner_run_config
 

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import ray.train
-from ray.train.data_parallel_trainer import DataParallelTrainer
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tune_sync import SyncConfig, run_config_kwargs
 

@@ -69,7 +69,7 @@ class Progress(tune.Callback):
     def _resumed(self, number: int, result: dict[str, Any]) -> None:
         source, last = result["resumed_from"], self._lost.pop(number)
         self.resumes.append({"trial": number, "from": source, "last": last})
-        begin = f"from {source}" if source else "from scratch"
+        begin = f"from {source}" if source else "from scratch: it had no checkpoint"
         say(f"trial {number} resumes on {result['host']} at epoch {result['epoch']} {begin}")
 
 
