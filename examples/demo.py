@@ -109,7 +109,6 @@ def summary() -> str:
     resumed = ", ".join(str(r["trial"]) for r in report["resumes"] if r["last"])
     return (
         f"DONE: {report['trials']} trials, {len(report['stored'])} checkpoints, all complete; "
-        f""
         f"trials that resumed after the loss of a host: {resumed}\n"
         f"A copy of the experiment is in {COPY.resolve() / NAME}"
     )
