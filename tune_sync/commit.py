@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tune_sync import layout
@@ -170,7 +171,7 @@ class Committer:
         self._sync_above(checkpoint)
         self._replace(manifest_key(checkpoint), to_json(manifest))
         self._sync_above(manifest_key(checkpoint))
-        self._drop_intents(self._intents(checkpoint))
+        self._drop_intents(checkpoint)
         self.store.remove_tree(f"{layout.STAGING_DIR}/{checkpoint}")
 
     def manifest(self, checkpoint: str) -> Manifest | None:
@@ -196,7 +197,7 @@ class Committer:
         """Delete a checkpoint: gone at once for every reader; its bytes follow."""
         self._fence()
         self._set_aside(checkpoint)
-        self._drop_intents(self._intents(checkpoint))
+        self._drop_intents(checkpoint)
         self._empty_trash()
 
     # Single files
@@ -275,11 +276,17 @@ class Committer:
         keys = (f"{attempt.key}/{_INTENT}" for attempt in attempts)
         return [key for key in keys if self.store.info(key) is not None]
 
-    def _drop_intents(self, intents: list[str]) -> None:
-        """Forget intents durably, or recovery could take a later checkpoint for theirs."""
-        for intent in intents:
-            self.store.remove(intent)
-            self.store.sync(_parent(intent))
+    def _drop_intents(self, checkpoint: str, keep: str = "") -> None:
+        """Forget intents durably, or recovery could take a later checkpoint for theirs.
+
+        Syncs also where there is none: an earlier call may have failed after it removed it.
+        """
+        for attempt in self.store.list(f"{layout.STAGING_DIR}/{checkpoint}"):
+            intent = f"{attempt.key}/{_INTENT}"
+            if intent != keep:
+                self.store.remove(intent)
+                with suppress(FileNotFoundError):  # the attempt is being discarded
+                    self.store.sync(attempt.key)
 
     def _gather(self, checkpoint: str, union: Union) -> None:
         """Move the other ranks' files into the first one's staging; again after an error."""
@@ -362,12 +369,11 @@ class Committer:
         return None
 
     def _move_into_place(self, intent: str, checkpoint: str) -> None:
-        earlier = [other for other in self._intents(checkpoint) if other != intent]
-        if earlier or self.store.info(checkpoint) is not None:
+        if self._intents(checkpoint) != [intent] or self.store.info(checkpoint) is not None:
             # Rare: what is there goes before this comes, so the intent has to survive by itself.
             self.store.sync(intent)
             self._sync_above(intent)
-        self._drop_intents(earlier)
+            self._drop_intents(checkpoint, keep=intent)
         self._set_aside(checkpoint)
         self.store.make_dir(_parent(checkpoint))
         self.store.rename(f"{_parent(intent)}/data", checkpoint)

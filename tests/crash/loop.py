@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tests.crash.invariants import check_at_once, check_recovered, check_stable, tree
 from tests.crash.ledger import Ledger
@@ -11,7 +11,7 @@ from tests.crash.run import MakeCommitter, Run
 from tune_sync.commit import Committer
 from tune_sync.store import Store
 from tune_sync.testing.crash_store import CrashMode, CrashStore
-from tune_sync.testing.fault_store import Crashed, FaultStore, When, crash_at
+from tune_sync.testing.fault_store import Crashed, Fault, FaultStore, When, crash_at
 
 Scenario = Callable[[Run], None]
 MakeRun = Callable[..., Run]
@@ -26,7 +26,7 @@ HALVED = {"write_at", "remove_tree", "sync_tree"}
 
 def explore(
     scenario: Scenario, make_committer: MakeCommitter = Committer, make_run: MakeRun = Run,
-    *, ids_fall: bool = False, crash_recovery: bool = False,
+    *, ids_fall: bool = False, crash_recovery: bool = False, faults: Sequence[Fault] = (),
 ) -> int:  # fmt: skip
     """Run the loop; returns how many crashes were looked at. Raises `ViolatedError` with the place.
 
@@ -36,13 +36,14 @@ def explore(
         make_run: The run, or a wrong one.
         ids_fall: See `Run`.
         crash_recovery: Crash every recovery at each of its changes as well.
+        faults: What goes wrong besides, each time.
     """
     crash_count = 0
     seen: set[str] = set()
     for at_count in itertools.count(1):
         for when in WHENS:
             disk, ledger = CrashStore(), Ledger()
-            store = FaultStore(disk, crash_at(at_count, when))
+            store = FaultStore(disk, *faults, crash_at(at_count, when))
             ended = _ends(scenario, make_run(store, ledger, make_committer, ids_fall=ids_fall))
             if when == "half" and store.calls[-1][0] not in HALVED:
                 continue

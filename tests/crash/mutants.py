@@ -127,7 +127,7 @@ class PlacesWithoutIntent(Committer):
 class KeepsEarlierIntents(Committer):
     """Leaves the intents of earlier attempts, which recovery may take for the newest."""
 
-    def _drop_intents(self, intents: list[str]) -> None:
+    def _drop_intents(self, checkpoint: str, keep: str = "") -> None:
         pass
 
 
