@@ -1,0 +1,54 @@
+"""What is sent: how many files of which size. Imports nothing, so that any Ray can use it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of checkpoint.
+
+    Attributes:
+        name: Its directory's name.
+        title: As the table shows it.
+        file_count: How many files.
+        file_bytes: Size of each.
+    """
+
+    name: str
+    title: str
+    file_count: int
+    file_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """All files together."""
+        return self.file_count * self.file_bytes
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("large", "1 GiB, one file", 1, 1 << 30),
+        Case("many", "2,000 files of 64 KiB", 2000, 64 << 10),
+        Case("small", "10 MB, one file", 1, 10_000_000),
+        Case("huge", "2 GiB, one file", 1, 2 << 30),
+        Case("tiny", "1 MB, one file", 1, 1_000_000),
+    )
+}
+
+
+def make_files(parent: Path, case: Case) -> Path:
+    """Write the files of a case, of random bytes, below `parent`; returns their directory."""
+    directory = parent / case.name
+    directory.mkdir(parents=True)
+    for number in range(case.file_count):
+        with (directory / f"file-{number:05d}.bin").open("wb") as file:
+            for start in range(0, case.file_bytes, 16 * MIB):
+                file.write(os.urandom(min(16 * MIB, case.file_bytes - start)))
+    return directory
