@@ -47,6 +47,10 @@ def explore(
             ended = _ends(scenario, make_run(store, ledger, make_committer, ids_fall=ids_fall))
             if when == "half" and store.calls[-1][0] not in HALVED:
                 continue
+            moment = repr((ledger, at_count - 1 if when == "before" else at_count, when == "half"))
+            if moment in seen and not ended:  # nothing happened since the crash looked at last
+                continue
+            seen.add(moment)
             for mode, seed in ENDINGS:
                 where = f"{when} change {at_count} {store.calls[-1]}, {mode} {seed}"
                 killed = mode == "kill"

@@ -54,7 +54,6 @@ def second_rank_brings_only_a_directory(run: Run) -> None:
 def replace_published(run: Run) -> None:
     run.publish(C0, ONE)
     run.publish(C0, TWO)
-    run.publish(C0, OTHER)
 
 
 def replace_before_it_is_recorded(run: Run) -> None:

@@ -16,7 +16,14 @@ from tests.crash.scenarios import C1, ONE, SCENARIOS
 from tune_sync.commit import Committer
 from tune_sync.errors import StoreFullError
 from tune_sync.testing.crash_store import CrashStore
-from tune_sync.testing.fault_store import ALL_VERBS, CHANGING_VERBS, Fault, FaultStore, full, os_error
+from tune_sync.testing.fault_store import (
+    ALL_VERBS,
+    CHANGING_VERBS,
+    Fault,
+    FaultStore,
+    full,
+    os_error,
+)
 
 STORIES = [name for name in SCENARIOS if "by_hand" not in name]
 NEEDS_ROOM = frozenset({"make_dir", "write_at", "link", "rename"})
