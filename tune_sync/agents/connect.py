@@ -31,7 +31,8 @@ class RayConnector:
         if not ray.is_initialized():
             return LocalHome(root, "", spec.options.checkpoint_depth)  # results read elsewhere
         try:
-            return self._remote(spec, address)
+            # The run's agent ends with its driver, so only the run's own processes rely on it.
+            return self._remote(spec, address) if self.is_worker() else self._reopen(spec, address)
         except HomeLostError:
             if root.is_dir() and not self.is_worker():
                 return LocalHome(root, "", spec.options.checkpoint_depth)
@@ -63,7 +64,7 @@ class RayConnector:
         )  # fmt: skip
 
     def _reopen(self, spec: Spec, address: Address) -> RemoteHome:
-        """After the driver ended: an agent of our own on the home node, if that is alive."""
+        """For readers: an agent of their own on the home node, if that is alive."""
         alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         if address.node_id not in alive:
             raise HomeLostError(

@@ -5,7 +5,7 @@ Fields of the argument, all optional but ``name``:
 - ``name``, ``storage_path``, ``run``: for ``RunConfig``; ``sync``: for ``SyncConfig``.
 - ``trainable``: "train_n" or "TrainN"; ``trials``: the settings of each trial (see
   ``trainables``), with ``host``: where it must run.
-- ``checkpoint``: for ``CheckpointConfig``; ``max_failures``; ``concurrent``: trials at once.
+- ``checkpoint``: for ``CheckpointConfig``; ``max_failures``; ``reuse_actors``.
 - ``restore``: resume this directory in place of starting.
 - ``pbt``: steps between perturbations of a ``PopulationBasedTraining``.
 """
@@ -67,9 +67,10 @@ def tune_config(spec: dict[str, Any]) -> tune.TuneConfig:
             mode="max",
             perturbation_interval=spec["pbt"],
             quantile_fraction=0.5,
+            synch=True,
             hyperparam_mutations={"rate": [0.1, 0.2, 0.3]},
         )
-    return tune.TuneConfig(scheduler=scheduler, max_concurrent_trials=spec.get("concurrent"))
+    return tune.TuneConfig(scheduler=scheduler, reuse_actors=spec.get("reuse_actors", False))
 
 
 def tuner_of(spec: dict[str, Any]) -> tune.Tuner:
@@ -98,7 +99,7 @@ def describe_checkpoints(trial_dir: Path) -> dict[str, dict[str, Any]]:
 def reported(trial_dir: Path) -> list[dict[str, Any]]:
     """All that the trial has reported, in order."""
     lines = (trial_dir / "result.json").read_text().splitlines()
-    wanted = ("step", "node", "digest", "resumed_at", "parent", "loaded_from")
+    wanted = ("step", "node", "digest", "resumed_at", "parent", "loaded_from", "took_s")
     return [{key: row[key] for key in wanted if key in row} for row in map(json.loads, lines)]
 
 
@@ -111,6 +112,7 @@ def describe_trial(result: Any) -> dict[str, Any]:
             opened = {**trainables.read_checkpoint(local), "path": str(local)}
     return {
         "dir": directory.name,
+        "id": result.metrics["trial_id"],
         "settings": result.config["settings"],
         "reported": reported(directory),
         "checkpoints": describe_checkpoints(directory),
@@ -141,7 +143,7 @@ def describe(results: tune.ResultGrid) -> dict[str, Any]:
         "driver": socket.gethostname(),
         "path": str(root),
         "errors": [str(error) for error in results.errors],
-        "trials": sorted(trials, key=lambda trial: json.dumps(trial["settings"])),
+        "trials": sorted(trials, key=lambda trial: str(trial["id"])),
         **describe_internal(root),
     }
 

@@ -4,9 +4,10 @@ Settings in a trial's ``config["settings"]``, all optional:
 
 - ``steps``: how many steps (default 3); ``start_pause_s``, ``pause_s``: before the first, after
   each step.
-- ``blob_bytes``: size of ``blob.bin`` (default 4096); ``file_count``: more small files.
+- ``blob_bytes``: size of ``blob.bin`` (default 4096); ``file_count``, ``file_bytes``: more files.
 - ``checkpoint_every``: steps between checkpoints (default 1); the last step always has one.
 - ``ours``: report ``tune_sync.Checkpoint`` in place of ``ray.tune.Checkpoint``.
+- ``fail_at``: raise before this step, unless it is the first after a resume.
 - ``artifact_bytes``: write ``artifact_<step>.bin`` of this size into the trial directory.
 """
 
@@ -26,9 +27,13 @@ from ray import tune
 import tune_sync
 from tests.bed.tree import tree_digest
 
-
 RAYS_OWN = ".tune_metadata"  # Ray adds this file to what a class trainable has saved
 WRITTEN = "written.jsonl"  # in HOME: what class trainables have saved on this host
+
+
+def score_of(trial_id: str, step: int) -> float:
+    """Later trials are better ones; all get better with time."""
+    return int(trial_id.rsplit("_", 1)[-1]) + step / 1000
 
 
 def whole_digest(directory: str | Path) -> str:
@@ -40,13 +45,14 @@ def whole_digest(directory: str | Path) -> str:
 
 def write_checkpoint(directory: Path, settings: dict[str, Any], state: dict[str, Any]) -> str:
     """Fill a directory with a checkpoint and return its digest."""
+    state = {**state, "node": socket.gethostname()}
     blob = os.urandom(settings.get("blob_bytes", 4096))
     (directory / "state.json").write_text(json.dumps(state))
     (directory / "blob.bin").write_bytes(blob)
     (directory / "blob.sha256").write_text(hashlib.sha256(blob).hexdigest())
     (directory / "empty").mkdir()
     for number in range(settings.get("file_count", 0)):
-        (directory / f"small_{number}").write_bytes(os.urandom(64))
+        (directory / f"file_{number}").write_bytes(os.urandom(settings.get("file_bytes", 64)))
     return whole_digest(directory)
 
 
@@ -74,9 +80,12 @@ def train_n(config: dict[str, Any]) -> None:
             state = read_checkpoint(directory)
         first, parent = state["step"] + 1, state["trial_id"]
     time.sleep(settings.get("start_pause_s", 0))
+    took_s = 0.0  # how long the last report took
     for step in range(first, settings.get("steps", 3)):
+        _fail_if_due(settings, first, step)
         _write_artifact(settings, tune.get_context().get_trial_dir(), step)
-        metrics = {"step": step, "node": socket.gethostname(), "resumed_at": first}
+        metrics: dict[str, Any] = {"step": step, "node": socket.gethostname(), "resumed_at": first}
+        metrics |= {"score": score_of(trial_id, step), "took_s": took_s}
         if not _is_due(settings, step):
             tune.report(metrics)
             continue
@@ -86,7 +95,8 @@ def train_n(config: dict[str, Any]) -> None:
             kind = tune_sync.Checkpoint if settings.get("ours") else tune.Checkpoint
             start_s = time.monotonic()
             tune.report(metrics, checkpoint=kind.from_directory(directory))
-            print(f"step {step} stored in {time.monotonic() - start_s:.2f} s", flush=True)
+            took_s = time.monotonic() - start_s
+            print(f"step {step} stored in {took_s:.2f} s", flush=True)
         time.sleep(settings.get("pause_s", 0))
 
 
@@ -107,12 +117,14 @@ class TrainN(tune.Trainable):  # type: ignore[misc]
     def step(self) -> dict[str, Any]:
         time.sleep(self.settings.get("pause_s", 0))
         self.step_done += 1
+        _fail_if_due(self.settings, self.resumed_at, self.step_done)
         _write_artifact(self.settings, self.logdir, self.step_done)
         return {
             "step": self.step_done,
             "node": socket.gethostname(),
             "resumed_at": self.resumed_at,
             "parent": self.parent or "",
+            "score": score_of(self.trial_id, self.step_done),
             "loaded_from": self.loaded_from,
             "done": self.step_done + 1 >= self.settings.get("steps", 3),
         }
@@ -130,6 +142,11 @@ class TrainN(tune.Trainable):  # type: ignore[misc]
         self.step_done, self.parent = state["step"], state["trial_id"]
         self.resumed_at = self.step_done + 1
         self.loaded_from = f"{socket.gethostname()}:{whole_digest(checkpoint_dir)}"
+
+
+def _fail_if_due(settings: dict[str, Any], first: int, step: int) -> None:
+    if step == settings.get("fail_at") and step != first:
+        raise RuntimeError(f"fails at step {step}, as told to")
 
 
 def _is_due(settings: dict[str, Any], step: int) -> bool:
