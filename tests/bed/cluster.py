@@ -251,7 +251,7 @@ class Cluster:
         self._switch.cut(name)
 
     def heal(self, name: str) -> None:
-        """Put the network cable back. A node that Ray gave up ends; then call :meth:`start`."""
+        """Put the network cable back. A node that Ray gave up stays out: :meth:`start`."""
         self._switch.heal(name)
 
     def slow(
