@@ -12,6 +12,7 @@ learns of it after its bytes are durable at home.
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -40,6 +41,7 @@ from tune_sync.uploads import Uploads
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 MARKER = ".validate_storage_marker"
+COPY_BYTES = 16 << 20
 
 _HANDLERS: dict[str, SyncHandler] = {}
 _HANDLERS_LOCK = threading.Lock()
@@ -219,7 +221,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         """Remove a file. Files of a checkpoint cannot be removed one by one."""
         if self._file_info(path).type == pafs.FileType.NotFound:
             raise FileNotFoundError(path)
-        self._writable_home().remove(self._own_key(path))
+        self._remove(self._own_key(path))
 
     def delete_dir(self, path: str) -> None:
         """Remove a directory. On the driver a checkpoint goes once no state names it any more."""
@@ -227,7 +229,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if self.run is not None and place.kind is Kind.CHECKPOINT and not place.inner:
             self.run.publisher.retire_later(place.checkpoint)
         else:
-            self._writable_home().remove(self._own_key(path))
+            self._remove(self._own_key(path))
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
         """Remove what a directory holds."""
@@ -248,8 +250,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         """Copy a file within the experiment."""
         reading, writing = self.open_input_file(source), self.open_output_stream(target, None)
         with reading as reader, writing as writer:
-            while data := reader.read(16 << 20):
-                writer.write(data)
+            shutil.copyfileobj(reader, writer, COPY_BYTES)
 
     # For the adapter and the syncers
 
@@ -285,8 +286,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             upload.add_file(place.inner, file.source, same_as)
             return
         with open(file.source, "rb") as reader, self.open_output_stream(target, None) as writer:
-            while data := reader.read(16 << 20):
-                writer.write(data)
+            shutil.copyfileobj(reader, writer, COPY_BYTES)
 
     # Inside
 
@@ -366,16 +366,17 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def _commit_file(self, stream: FileStream, key: str, place: Place) -> None:
         """Put a finished file in its place; skips one that this process has sent before."""
-        durable = place.kind is Kind.STATE
-        if self.run is not None:
-            if durable:
-                self.run.publisher.drain(self.spec.options.timeout_s)
-            stream.commit(durable, unless=self._sent.get(key) if not durable else None)
-            if key.startswith("experiment_state"):
-                self.run.publisher.state_written()
-        else:
-            stream.commit(durable, unless=self._sent.get(key))
+        run, durable = self.run, place.kind is Kind.STATE
+        if run is not None and durable:
+            run.publisher.drain(self.spec.options.timeout_s)
+        stream.commit(durable, unless=None if run and durable else self._sent.get(key))
+        if run is not None and key.startswith("experiment_state"):
+            run.publisher.state_written()
         self._sent[key] = stream.digest
+
+    def _remove(self, key: str) -> None:
+        self._writable_home().remove(key)
+        self._sent = {k: d for k, d in self._sent.items() if layout.below(key, k) is None}
 
 
 def _as_file_info(path: str, info: Info) -> pafs.FileInfo:
