@@ -127,7 +127,7 @@ class Committer:
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """Drop one attempt; a late write to it fails, as its directory is gone."""
-        self.store.remove_tree(_attempt_key(checkpoint, attempt))
+        self._discard(_attempt_key(checkpoint, attempt))
 
     # Publishing
 
@@ -171,8 +171,7 @@ class Committer:
         self._sync_above(checkpoint)
         self._replace(manifest_key(checkpoint), to_json(manifest))
         self._sync_above(manifest_key(checkpoint))
-        self._drop_intents(checkpoint)
-        self.store.remove_tree(f"{layout.STAGING_DIR}/{checkpoint}")
+        self._discard(f"{layout.STAGING_DIR}/{checkpoint}")
 
     def manifest(self, checkpoint: str) -> Manifest | None:
         """The manifest of a published checkpoint, or None if it is not published.
@@ -315,8 +314,17 @@ class Committer:
             if self.store.info(_parent(manifest)) is not None:
                 self.store.sync(_parent(manifest))
         if visible:
-            self.store.make_dir(layout.TRASH_DIR)
-            self.store.rename(checkpoint, f"{layout.TRASH_DIR}/{self._new_id()}")
+            self._move_to_trash(checkpoint)
+
+    def _discard(self, staged: str) -> None:
+        """Remove staging: moved away at once, or late writes could keep refilling it."""
+        if self.store.info(staged) is not None:
+            self._move_to_trash(staged)
+            self._empty_trash()
+
+    def _move_to_trash(self, key: str) -> None:
+        self.store.make_dir(layout.TRASH_DIR)
+        self.store.rename(key, f"{layout.TRASH_DIR}/{self._new_id()}")
 
     def _empty_trash(self) -> None:
         """Remove what was set aside; first make sure that it does not come back in parts."""

@@ -57,7 +57,7 @@ def one_error_each(name: str, verbs: frozenset[str]) -> Iterator[tuple[Fault, Cr
 def test_a_step_that_failed_once_may_be_done_again(name: str, verbs: frozenset[str]) -> None:
     """Whether the error came before the work, in its middle, or after it."""
     for fault, disk, ledger in one_error_each(name, verbs):
-        expected = {checkpoint: whole for checkpoint, whole in ledger.recorded.items()}
+        expected = dict(ledger.recorded)
         assert dict(visible_checkpoints(disk)) == expected, fault
         assert {m.checkpoint for m in Committer(disk).published()} == set(expected), fault
         for after in (disk.crash("lose"), disk.crash("kill")):

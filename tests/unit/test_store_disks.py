@@ -1,0 +1,101 @@
+"""A full disk and a read-only one: real ones, mounted in a mount namespace of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tune_sync.store import free_bytes
+
+REPOSITORY = Path(__file__).parents[2]
+BEGIN = """
+import os, subprocess, sys
+from pathlib import Path
+from tune_sync.errors import StoreFullError
+from tune_sync.store import LocalStore
+
+disk = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], check=True)
+store = LocalStore(disk / "experiment")
+store.make_dir("d")
+store.write_at("d/old", 0, b"o" * 100_000)
+
+def refused(call):
+    try:
+        call()
+    except StoreFullError as error:
+        return error
+    raise SystemExit("not refused")
+"""
+
+
+def on_a_small_disk(tmp_path: Path, body: str) -> None:
+    """Run `body` with `store` on a tmpfs of 1 MiB that nobody else sees."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    own = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
+    command = [*own, sys.executable, "-c", BEGIN + body, str(disk)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not list(disk.iterdir()), "the mount is seen outside"
+
+
+def test_a_full_disk_says_what_is_needed_and_keeps_what_is_stored(tmp_path: Path) -> None:
+    on_a_small_disk(
+        tmp_path,
+        """
+error = refused(lambda: store.write_at("d/new", 0, bytes(2_000_000)))
+text = str(error)
+assert str(disk / "experiment/d/new") in text and "need 2000000 bytes" in text, text
+assert "free " in text and "make room" in text and error.errno == 28, text
+assert store.read("d/old") == b"o" * 100_000
+free = int(text.split("free ")[1].split()[0])
+assert 0 <= free < 1_000_000, text
+store.remove("d/new")
+store.write_at("d/new", 0, bytes(500_000))
+assert store.info("d/new").size_bytes == 500_000
+""",
+    )
+
+
+def test_no_room_for_names_says_so_too(tmp_path: Path) -> None:
+    on_a_small_disk(
+        tmp_path,
+        """
+subprocess.run(["mount", "-o", "remount,nr_inodes=6", disk], check=True)
+error = refused(lambda: [store.make_dir(f"d/{number}") for number in range(10)])
+assert "no space left" in str(error) and "experiment/d/" in str(error), error
+error = refused(lambda: [store.write_at(f"d/f{number}", 0, b"x") for number in range(10)])
+assert "no space left" in str(error), error
+""",
+    )
+
+
+def test_a_read_only_disk_refuses_every_change_and_can_be_read(tmp_path: Path) -> None:
+    on_a_small_disk(
+        tmp_path,
+        """
+subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+for call in (
+    lambda: store.make_dir("new"),
+    lambda: store.write_at("d/new", 0, b"x"),
+    lambda: store.write_at("d/old", 0, b"x"),
+    lambda: store.rename("d/old", "d/new"),
+    lambda: store.link("d/old", "d/new"),
+    lambda: store.remove("d/old"),
+    lambda: store.remove_tree("d"),
+):
+    error = refused(call)
+    assert "read-only" in str(error) and str(disk) in str(error) and error.errno == 30, error
+assert store.read("d/old") == b"o" * 100_000
+""",
+    )
+
+
+def test_free_bytes_of_a_path_that_is_not_there_yet(tmp_path: Path) -> None:
+    assert free_bytes(tmp_path / "not/there") == pytest.approx(free_bytes(tmp_path), rel=0.05)
