@@ -13,6 +13,7 @@ from tune_sync.testing.fault_store import (
     Crashed,
     Fault,
     FaultStore,
+    When,
     crash_at,
     full,
     os_error,
@@ -44,12 +45,14 @@ def test_an_error_comes_once_or_for_good(disk: CrashStore) -> None:
 
 
 def test_before_half_and_after(disk: CrashStore) -> None:
-    for when, data in (("before", b"0123"), ("half", b"ab23"), ("after", b"abcd")):
+    written: dict[When, bytes] = {"before": b"0123", "half": b"ab23", "after": b"abcd"}
+    for when, data in written.items():
         copy = disk.crash("kill")
         with pytest.raises(OSError):
             FaultStore(copy, Fault(1, os_error(errno.EIO), when=when)).write_at("d/0", 0, b"abcd")
         assert copy.read("d/0") == data
-    for when, left in (("before", 4), ("half", 2), ("after", 0)):
+    left_counts: dict[When, int] = {"before": 4, "half": 2, "after": 0}
+    for when, left in left_counts.items():
         copy = disk.crash("kill")
         with pytest.raises(OSError):
             FaultStore(copy, Fault(1, os_error(errno.EIO), when=when)).remove_tree("d")
@@ -60,9 +63,10 @@ def test_a_crash_is_no_exception_and_nothing_works_after_it(disk: CrashStore) ->
     store = FaultStore(disk, crash_at(1, "after"))
     with pytest.raises(Crashed):
         store.remove("d/0")
-    for call in (lambda: store.remove("d/1"), lambda: store.make_dir("new")):
-        with pytest.raises(Crashed):
-            call()
+    with pytest.raises(Crashed):
+        store.remove("d/1")
+    with pytest.raises(Crashed):
+        store.make_dir("new")
     assert [entry.key for entry in disk.list("d")] == ["d/1", "d/2", "d/3"]
     assert not issubclass(Crashed, Exception)
 

@@ -1,0 +1,96 @@
+"""The syncers of tune_sync, and a small one of a user's own, do what every syncer has to."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tune_sync import RunConfig
+from tune_sync.run import Run
+from tune_sync.syncers.base import BackgroundSyncer, Syncer
+from tune_sync.syncers.object_store import ObjectStoreSyncer
+from tune_sync.testing.syncer_contract import SyncerContract
+
+
+class CopyingSyncer(BackgroundSyncer):
+    """Copies to a directory of this machine: the least that a syncer has to do."""
+
+    def sync_up(self, local_dir: str, remote_dir: str, exclude: list[str] | None = None) -> bool:
+        return self._start(lambda: self._copy(local_dir, remote_dir, exclude))
+
+    def sync_down(self, remote_dir: str, local_dir: str, exclude: list[str] | None = None) -> bool:
+        return self._start(lambda: self._copy(remote_dir, local_dir, exclude))
+
+    def delete(self, remote_dir: str) -> bool:
+        return self._start(lambda: shutil.rmtree(remote_dir))
+
+    def _copy(self, source: str, target: str, exclude: list[str] | None) -> None:
+        def ignore(here: str, names: list[str]) -> list[str]:
+            inner = {name: Path(here, name).relative_to(source) for name in names}
+            return [n for n in names if any(inner[n].match(pattern) for pattern in exclude or ())]
+
+        shutil.copytree(source, target, ignore=ignore, dirs_exist_ok=True)
+
+
+class TestCopyingSyncer(SyncerContract):
+    def make_syncer(self, tmp_path: Path) -> Syncer:
+        return CopyingSyncer()
+
+    def remote_dir(self, tmp_path: Path) -> str:
+        return str(tmp_path / "remote")
+
+
+class TestObjectStoreSyncer(SyncerContract):
+    @pytest.fixture(autouse=True)
+    def run(self, tmp_path: Path) -> Iterator[Run]:
+        self.config = RunConfig(name="exp", storage_path=str(tmp_path / "home"))
+        run = self.config.storage_filesystem.handler.start()
+        yield run
+        run.close()
+
+    def make_syncer(self, tmp_path: Path) -> Syncer:
+        return ObjectStoreSyncer(self.config.storage_filesystem)
+
+    def remote_dir(self, tmp_path: Path) -> str:
+        return f"{self.config.storage_path}/exp/trial/plots"
+
+
+class Skipping(CopyingSyncer):
+    """Skips a command while nobody has waited for the one before."""
+
+    def sync_up(self, local_dir: str, remote_dir: str, exclude: list[str] | None = None) -> bool:
+        return self._thread is None and super().sync_up(local_dir, remote_dir, exclude)
+
+
+class Silent(CopyingSyncer):
+    """Keeps its failures to itself."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        with suppress(OSError):
+            super().wait(timeout)
+
+
+class Greedy(CopyingSyncer):
+    """Takes no notice of what is excluded."""
+
+    def _copy(self, source: str, target: str, exclude: list[str] | None) -> None:
+        super()._copy(source, target, None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "test"),
+    [
+        (Skipping, "test_commands_follow_each_other_and_none_is_skipped"),
+        (Silent, "test_a_failure_is_raised_and_the_next_command_works"),
+        (Greedy, "test_what_is_excluded_stays"),
+    ],
+)
+def test_the_contract_sees_a_wrong_syncer(tmp_path: Path, wrong: type[Syncer], test: str) -> None:
+    make = {"make_syncer": lambda self, tmp_path: wrong()}
+    contract = type("WrongContract", (TestCopyingSyncer,), make)()
+    with pytest.raises(AssertionError):
+        getattr(contract, test)(tmp_path)
