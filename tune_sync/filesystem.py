@@ -29,6 +29,7 @@ from tune_sync.filters import wanted
 from tune_sync.home import Home, LocalHome
 from tune_sync.layout import Kind, Place
 from tune_sync.run import Run
+from tune_sync.sent_files import SentFiles
 from tune_sync.small_files import SmallFiles
 from tune_sync.spec import Connector, Spec
 from tune_sync.store import Info
@@ -80,6 +81,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         spec: The plain data it pickles as.
         run: On the driver, the run that owns the experiment directory; else None.
         is_driver: Whether this process may start a run with it.
+        files: What this process has stored outside of checkpoints.
     """
 
     def __init__(self, spec: Spec, connector: Connector) -> None:
@@ -90,7 +92,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         self.connector = connector
         self._home_cache: tuple[Spec, Home] | None = None
         self._uploads = Uploads()
-        self._sent: dict[str, str] = {}
+        self.files = SentFiles()
         self._small_files: SmallFiles | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -365,18 +367,11 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         return upload or self._begin(place.checkpoint)
 
     def _commit_file(self, stream: FileStream, key: str, place: Place) -> None:
-        """Put a finished file in its place; skips one that this process has sent before."""
-        run, durable = self.run, place.kind is Kind.STATE
-        if run is not None and durable:
-            run.publisher.drain(self.spec.options.timeout_s)
-        stream.commit(durable, unless=None if run and durable else self._sent.get(key))
-        if run is not None and key.startswith("experiment_state"):
-            run.publisher.state_written()
-        self._sent[key] = stream.digest
+        self.files.commit(stream, key, place.kind, self.run, self.spec.options.timeout_s)
 
     def _remove(self, key: str) -> None:
         self._writable_home().remove(key)
-        self._sent = {k: d for k, d in self._sent.items() if layout.below(key, k) is None}
+        self.files.forget(key)
 
 
 def _as_file_info(path: str, info: Info) -> pafs.FileInfo:

@@ -8,13 +8,13 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.fs as pafs
 import ray
 import ray.train
 import ray.tune
 
 from tune_sync.errors import ConfigError
 from tune_sync.filesystem import handlers, open_handler
+from tune_sync.run_filesystem import RunFileSystem
 
 if TYPE_CHECKING:
     from tune_sync.filesystem import SyncHandler
@@ -48,7 +48,7 @@ def inner_run_config(name: str | None = None, **fields: Any) -> ray.train.RunCon
     spec = replace(
         outer.spec, key=uuid.uuid4().hex, root=root, experiment=name, owner="", options=options
     )
-    filesystem = pafs.PyFileSystem(open_handler(spec, outer.connector))
+    filesystem = RunFileSystem(open_handler(spec, outer.connector))
     callbacks = [TrainCallback(filesystem), *fields.pop("callbacks", ())]
     return ray.train.RunConfig(
         name=name, storage_path=root, storage_filesystem=filesystem, callbacks=callbacks, **fields

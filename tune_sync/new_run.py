@@ -10,20 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.fs as pafs
 import ray.tune
 
 from tune_sync.agents.connect import RayConnector, node_id, start_home
 from tune_sync.config import SyncConfig
 from tune_sync.errors import ConfigError
 from tune_sync.filesystem import SyncHandler, open_handler
+from tune_sync.run_filesystem import RunFileSystem
 from tune_sync.spec import Options, Spec
 from tune_sync.syncers.base import Syncer
 
 
 def make_filesystem(
     config: SyncConfig, storage_path: str, experiment: str, on_existing: str, depth: int = 1
-) -> pafs.PyFileSystem:
+) -> RunFileSystem:
     """A new run's filesystem, on the driver."""
     timeout_s = (
         config.syncer.sync_timeout if isinstance(config.syncer, Syncer) else config.sync_timeout
@@ -38,7 +38,7 @@ def make_filesystem(
     handler.on_existing = on_existing
     if experiment:
         handler.bind(experiment)
-    return pafs.PyFileSystem(handler)
+    return RunFileSystem(handler)
 
 
 def begin_home(handler: SyncHandler) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow.fs as pafs
@@ -24,6 +25,7 @@ from tune_sync.new_run import (
     own_sync_config,
     resolve_storage_path,
 )
+from tune_sync.saved_state import check_restored, saved_trials
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -117,6 +119,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
 
     def __init__(self, filesystem: pafs.PyFileSystem) -> None:
         self._filesystem = filesystem
+        self._to_restore: frozenset[str] = frozenset()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -130,13 +133,19 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
     def setup(self, *args: Any, **info: Any) -> None:
         """Start the home agent, so that trials on other nodes find the way."""
         handler = self._handler
+        if handler.on_existing == "resume":
+            self._to_restore = saved_trials(Path(handler.experiment_root))
         handler.start().begun = True
         begin_home(handler)
         logger.info("results of all nodes are kept in %s", handler.experiment_root)
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Stop at once if another run took over the directory."""
-        self._handler.start().lease.check()
+        """Stop at once if another run took over the directory, or Ray starts afresh."""
+        run = self._handler.start()
+        run.lease.check()
+        if self._to_restore:
+            check_restored(run.root, self._to_restore, (trial.trial_id for trial in trials))
+            self._to_restore = frozenset()
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Drop what the trial left in staging."""
@@ -179,6 +188,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             return
         try:
             run.flush(self._handler.spec.options.timeout_s)
+            self._check_files()
         except Exception as error:
             raise NotStoredError(
                 f"the run ended, but not all is stored in {run.root}: {error}; what is stored: "
@@ -186,6 +196,11 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             ) from error
         finally:
             run.close()
+
+    def _check_files(self) -> None:
+        unstored = self._handler.files.unstored
+        if unstored:
+            raise NotStoredError("; ".join(f"{key}: {e}" for key, e in unstored.items()))
 
     def _discard(self, trial: Any) -> None:
         run = self._handler.run

@@ -46,6 +46,7 @@ class Upload:
         self._batch = bytearray()
         self._open_count = 0
         self._failure: Exception | None = None
+        self._untold: Exception | None = None
         self._changed = True
         self._contents = threading.Lock()
 
@@ -127,6 +128,10 @@ class Upload:
         with self._contents:
             self._open_count -= 1
 
+    def tell_later(self, error: Exception) -> None:
+        """Keep an error that whoever gets it now drops; `seal` raises it."""
+        self._untold = error
+
     @property
     def is_over(self) -> bool:
         """Sealed with nothing new since, or failed."""
@@ -138,12 +143,15 @@ class Upload:
 
         Returns:
             Whether it was sealed by this call. Not while a stream is open, and not after a
-            failure, which was raised to whoever wrote.
+            failure that was raised before.
 
         Raises:
             StoreError, OSError, …: What went wrong; the attempt is dropped then, and the
                 checkpoint has to be reported again.
         """
+        untold, self._untold = self._untold, None
+        if untold is not None:
+            raise untold
         with self._contents:
             if self._failure is not None or not self._changed or self._open_count:
                 return False
@@ -192,6 +200,14 @@ class UploadStream:
         """Nothing: bytes leave in chunks, and are safe when the checkpoint is sealed."""
 
     def close(self) -> None:
+        """As `finish`, for pyarrow, which drops what this raises: `Upload.seal` raises it again."""
+        try:
+            self.finish()
+        except Exception as error:
+            self._upload.tell_later(error)
+            raise
+
+    def finish(self) -> None:
         """End the file. A large file is at home when this returns. May be called twice."""
         if self.closed:
             return
@@ -210,7 +226,7 @@ class UploadStream:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self.close()
+            self.finish()
         elif not self.closed:
             self.closed = True
             self._upload.closed()

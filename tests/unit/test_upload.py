@@ -257,6 +257,8 @@ def test_writes_after_abort_fail_and_nothing_is_published(home: CountingHome) ->
     with pytest.raises(FileNotFoundError, match="was discarded"):
         stream.close()
     assert home.info(staged_key(CHECKPOINT, upload.attempt)) is None
+    with pytest.raises(FileNotFoundError, match="was discarded"):
+        upload.seal()  # what close raises gets lost
     assert not upload.seal()
     with pytest.raises(NotWholeError):
         home.publish(CHECKPOINT, False, [upload.attempt])
