@@ -70,9 +70,9 @@ def processes(cluster: Cluster, host: str, title: str) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and os.readlink(entry / "ns/pid") == inside:
-                if (entry / "cmdline").read_bytes().startswith(title.encode()):
-                    found.append(int(entry.name))
+            here = entry.name.isdigit() and os.readlink(entry / "ns/pid") == inside
+            if here and (entry / "cmdline").read_bytes().startswith(title.encode()):
+                found.append(int(entry.name))
         except OSError:
             continue  # it ended meanwhile
     return found

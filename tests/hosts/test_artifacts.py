@@ -107,7 +107,7 @@ def test_artifacts_are_what_is_in_the_trial_directory_wherever_the_process_works
     found = cluster.drive(
         "head",
         SCRIPT,
-        [json.dumps([{"name": name, "trial": "relative", "sync": ON}])],
+        [json.dumps([{"name": name, "trial": "Relative", "sync": ON}])],
         env={"RAY_CHDIR_TO_TRIAL_DIR": changes_directory},
     )
     run = found["runs"][name]

@@ -1,8 +1,8 @@
 """Checkpoints of given sizes, from a worker to the driver's node and back to another worker.
 
 Takes one JSON argument:
-    {"name": …, "reports": [{"files": [[name, size_bytes, count], …], "ours": bool}, …],
-     "read_back": bool, "room": a directory for what is made, of the worker's}
+    {"name": …, "room": a directory of the worker's, for what is made,
+     "reports": [{"files": [[name, size_bytes, count], …], "ours": bool, "read_back": bool}, …]}
 and tells of each report what was sent in how many pieces, how long it took and when, and whether
 the same arrived.
 """
@@ -98,7 +98,7 @@ def describe(checkpoint: tune.Checkpoint, row: dict[str, Any], asked: dict[str, 
     told = {**json.loads(row["told"]), "equal": digests_of(Path(checkpoint.path)) == sent}
     told["file_count"] = len(sent)
     if asked.get("read_back"):
-        back = ray.get(read_back.remote(checkpoint, asked.get("room", "/tmp")))
+        back = ray.get(read_back.remote(checkpoint, "/tmp"))
         told["back"] = {**back, "equal": back.pop("digests") == sent}
     return told
 
@@ -118,7 +118,7 @@ def main() -> None:
     numbers = [row for row in rows if row["of"] == "numbers"]
     checkpoints = [checkpoint for checkpoint, _ in result.best_checkpoints]
     assert len(checkpoints) == len(numbers) == len(asked["reports"])
-    told = [describe(c, row, asked) for c, row in zip(checkpoints, numbers, strict=True)]
+    told = [describe(*each) for each in zip(checkpoints, numbers, asked["reports"], strict=True)]
     summary = ray._private.internal_api.memory_summary(stats_only=True)
     shutil.rmtree(result.path)
     found = {"home": os.uname().nodename, "reports": told, "spilled": "Spilled" in summary}

@@ -29,7 +29,7 @@ RAYS_OWN = ("result.json", "progress.csv", "params.json", "params.pkl", "error.t
 def plots(config: dict[str, Any]) -> None:
     """Ten plots, one a report, then a last file; and files in the making beside them."""
     note_sent(Path.home() / SENT)
-    directory = Path(tune.get_context().get_trial_dir())
+    directory = Path.cwd()
     (directory / "out").mkdir()
     for number in range(10):
         (directory / f"out/plot_{number}.png").write_bytes(os.urandom(3000 + number))
@@ -46,7 +46,7 @@ def plots(config: dict[str, Any]) -> None:
 
 def with_checkpoints(config: dict[str, Any]) -> None:
     """Checkpoints and artifacts with names that patterns may match."""
-    directory = Path(tune.get_context().get_trial_dir())
+    directory = Path.cwd()
     for name in ("keep/a.png", "keep/b.txt", "cache/c.png", "top.png", "top.txt"):
         path = directory / name
         path.parent.mkdir(exist_ok=True)
@@ -64,7 +64,7 @@ def with_checkpoints(config: dict[str, Any]) -> None:
 
 def no_checkpoints(config: dict[str, Any]) -> None:
     """One artifact a report, a report each half second."""
-    directory = Path(tune.get_context().get_trial_dir())
+    directory = Path.cwd()
     for number in range(20):
         (directory / f"artifact_{number:02}.bin").write_bytes(os.urandom(1000))
         tune.report({"number": number, **where(directory)})
@@ -72,14 +72,18 @@ def no_checkpoints(config: dict[str, Any]) -> None:
     note_digests(directory)
 
 
-def relative(config: dict[str, Any]) -> None:
+class Relative(tune.Trainable):  # type: ignore[misc]
     """A file relative to the working directory, and one in the trial directory."""
-    directory = Path(tune.get_context().get_trial_dir())
-    os.makedirs("inside", exist_ok=True)
-    Path("inside/rel.txt").write_text("relative")
-    (directory / "abs.txt").write_text("absolute")
-    tune.report({"number": 0, "cwd": os.getcwd(), **where(directory)})
-    note_digests(directory)
+
+    def step(self) -> dict[str, Any]:
+        os.makedirs("inside", exist_ok=True)
+        Path("inside/rel.txt").write_text("relative")
+        Path(self.logdir, "abs.txt").write_text("absolute")
+        note_digests(Path(self.logdir))
+        return {"cwd": os.getcwd(), "done": True, **where(Path(self.logdir))}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        Path(checkpoint_dir, "state").touch()
 
 
 def where(directory: Path) -> dict[str, str]:
