@@ -11,7 +11,7 @@ from ray.tune.schedulers import PopulationBasedTraining
 
 from tune_sync import RunConfig, SyncConfig
 
-STEPS = 12
+STEPS = 6
 
 
 def train(config: dict[str, float]) -> None:

@@ -6,6 +6,8 @@ import tempfile
 from pathlib import Path
 
 import ray.train
+
+# What TorchTrainer and the others are made from; it needs no training library.
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tune_sync import SyncConfig, run_config_kwargs
