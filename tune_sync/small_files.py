@@ -29,6 +29,7 @@ class SmallFiles:
         self._files = [e for e in listing if not e.is_dir and e.size_bytes <= SMALL_BYTES]
         self._numbers = {entry.key: number for number, entry in enumerate(self._files)}
         self._ahead: dict[str, bytes] = {}
+        self._fetched_to = 0
         self._fetch_lock = threading.Lock()  # one fetch serves all who wait for it
 
     def take(self, key: str) -> bytes | None:
@@ -37,8 +38,10 @@ class SmallFiles:
         if number is None:
             return None
         with self._fetch_lock:
-            if key not in self._ahead:
+            if number >= self._fetched_to:
                 self._fetch(number)
+            elif key not in self._ahead:
+                return self._home.read_many([key])[0]
             return self._ahead.pop(key)
 
     def _fetch(self, number: int) -> None:
@@ -50,5 +53,5 @@ class SmallFiles:
                 break
             keys.append(entry.key)
         left_over = list(self._ahead.items())[-LEFT_OVER_COUNT:]
-        self._ahead = dict(left_over)
+        self._ahead, self._fetched_to = dict(left_over), number + len(keys)
         self._ahead.update(zip(keys, self._home.read_many(keys), strict=True))
