@@ -27,6 +27,7 @@ class SourceHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def __init__(self, root: Path) -> None:
         self._root = root
         self._tree: Tree = scan(root)
+        self._links: dict[str, list[TreeFile]] = {}  # a file, and the hard links to it
         self._target: SyncHandler | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -59,6 +60,10 @@ class SourceHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if Path(selector.base_dir) != self._root:
             raise FileNotFoundError(selector.base_dir)
         self._tree = scan(self._root)  # as it is now, when it is being reported
+        self._links = {f.path: [f] for f in self._tree.files if not f.same_as}
+        for file in self._tree.files:
+            if file.same_as:
+                self._links[file.same_as].append(file)
         found = [
             pafs.FileInfo(f"{selector.base_dir}/{d}", pafs.FileType.Directory)
             for d in self._tree.directories
@@ -75,9 +80,8 @@ class SourceHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             raise ConfigError("a source directory can only be copied to a run's filesystem")
         inner = source[len(str(self._root)) + 1 :]
         prefix = target[: len(target) - len(inner)]
-        for file in self._tree.files:
-            if inner in (file.path, file.same_as):
-                self._target.send_file(file, prefix + file.path, prefix.rstrip("/"))
+        for file in self._links[inner]:
+            self._target.send_file(file, prefix + file.path, prefix.rstrip("/"))
 
     def open_input_stream(self, path: str) -> Any:
         """Read a file."""

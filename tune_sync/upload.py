@@ -48,7 +48,9 @@ class Upload:
         self._failure: Exception | None = None
         self._untold: Exception | None = None
         self._changed = True
-        self._contents = threading.Lock()
+        self._contents = threading.Condition()
+        self._sending_count = 0
+        self._seal_turn = threading.Lock()  # who comes second returns after the first has sealed
 
     def key(self, inner: str) -> str:
         """Where the file `inner` of this attempt is staged."""
@@ -80,10 +82,9 @@ class Upload:
         """
         with self._contents:
             known = self._entries.get(same_as)
-            pending = any(piece.key == self.key(same_as) for piece in self._pieces)
         if known is not None:
-            if pending:
-                self.send_batch()
+            self.send_batch()
+            self._wait_sent()
             self._home.flush(self.key(same_as))
             self._home.link(self.key(same_as), self.key(inner))
             self.made(FileEntry(inner, known.size_bytes, known.digest))
@@ -96,8 +97,9 @@ class Upload:
         with self._contents:
             self._pieces.append(Piece(self.key(inner), len(self._batch), len(data)))
             self._batch += data
+            self._entries[inner] = FileEntry(inner, len(data), digest)
+            self._changed = True
             full = len(self._batch) >= BATCH_BYTES
-        self.made(FileEntry(inner, len(data), digest))
         if full:
             self.send_batch()
 
@@ -108,10 +110,8 @@ class Upload:
     def send_batch(self) -> None:
         """Send the small files collected so far."""
         with self._contents:
-            pieces, batch = self._pieces, self._batch
-            self._pieces, self._batch = [], bytearray()
-        if pieces:
-            self._guarded(lambda: self._home.write_batch(pieces, batch))
+            pieces, batch = self._take_batch()
+        self._send_taken(pieces, batch)
 
     def flush(self) -> None:
         """Wait until all sent chunks arrived."""
@@ -149,21 +149,24 @@ class Upload:
             StoreError, OSError, …: What went wrong; the attempt is dropped then, and the
                 checkpoint has to be reported again.
         """
-        untold, self._untold = self._untold, None
-        if untold is not None:
-            raise untold
-        with self._contents:
-            if self._failure is not None or not self._changed or self._open_count:
-                return False
-        self.send_batch()
-        self.flush()
-        with self._contents:
-            files = tuple(sorted(self._entries.values(), key=lambda e: e.path))
-            directories = tuple(sorted(self._directories))
-            self._changed = False
-        seal = Seal(self.attempt, self._rank, self._clock(), files, directories)
-        self._guarded(lambda: self._home.seal(self._checkpoint, seal))
-        return True
+        with self._seal_turn:
+            untold, self._untold = self._untold, None
+            if untold is not None:
+                raise untold
+            with self._contents:
+                if self._failure is not None or not self._changed or self._open_count:
+                    return False
+                # What is sealed is what was complete at this moment; another thread may go on.
+                pieces, batch = self._take_batch()
+                files = tuple(sorted(self._entries.values(), key=lambda e: e.path))
+                directories = tuple(sorted(self._directories))
+                self._changed = False
+            self._send_taken(pieces, batch)
+            self._wait_sent()
+            self.flush()
+            seal = Seal(self.attempt, self._rank, self._clock(), files, directories)
+            self._guarded(lambda: self._home.seal(self._checkpoint, seal))
+            return True
 
     def abort(self) -> None:
         """Drop the attempt; its late writes fail. Best effort: the next start sweeps the rest."""
@@ -171,6 +174,27 @@ class Upload:
             self._home.discard_attempt(self._checkpoint, self.attempt)
         except (TuneSyncError, OSError):
             return
+
+    def _take_batch(self) -> tuple[list[Piece], bytearray]:
+        """The batch, to be sent with `_send_taken`. Call it with `_contents`."""
+        pieces, batch = self._pieces, self._batch
+        self._pieces, self._batch = [], bytearray()
+        self._sending_count += 1
+        return pieces, batch
+
+    def _send_taken(self, pieces: list[Piece], batch: bytearray) -> None:
+        try:
+            if pieces:
+                self._guarded(lambda: self._home.write_batch(pieces, batch))
+        finally:
+            with self._contents:
+                self._sending_count -= 1
+                self._contents.notify_all()
+
+    def _wait_sent(self) -> None:
+        """Wait until no thread is between taking a batch and having sent it."""
+        with self._contents:
+            self._contents.wait_for(lambda: not self._sending_count)
 
     def _guarded(self, act: Callable[[], None]) -> None:
         if self._failure is not None:

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from tune_sync.home import Home
 from tune_sync.upload import Upload
 
-# A process reports few checkpoints before their driver takes them; more would only be stale.
-REPORTED_KEPT = 64
+# How many checkpoints a process remembers the reported attempts of. A driver takes a checkpoint
+# before its trial reports the next one; the rest of these only bounds what travels along.
+CHECKPOINTS_KEPT = 64
 
 
 class Uploads:
@@ -17,7 +18,7 @@ class Uploads:
 
     def __init__(self) -> None:
         self._uploads: dict[str, Upload] = {}
-        self._reported: dict[tuple[str, str], None] = {}
+        self._reported: dict[str, dict[str, None]] = {}
         self._lists = threading.Lock()
 
     def begin(self, home: Home, checkpoint: str, rank: int) -> Upload:
@@ -47,20 +48,23 @@ class Uploads:
     def heard_of(self, reported: Iterable[tuple[str, str]]) -> None:
         """Note attempts `(checkpoint, attempt)` sealed by processes that reported to this one."""
         with self._lists:
-            for attempt in reported:
-                self._reported[attempt] = None
-            while len(self._reported) > REPORTED_KEPT:
+            for checkpoint, attempt in reported:
+                attempts = self._reported.pop(checkpoint, {})
+                self._reported[checkpoint] = attempts | {attempt: None}
+            while len(self._reported) > CHECKPOINTS_KEPT:
                 del self._reported[next(iter(self._reported))]
 
     def reported(self) -> tuple[tuple[str, str], ...]:
-        """All that this process sealed, or heard of."""
+        """`(checkpoint, attempt)` of what this process sealed, or heard of."""
         with self._lists:
-            return tuple(self._reported)
+            return tuple((c, a) for c, attempts in self._reported.items() for a in attempts)
+
+    def reported_at(self, checkpoint: str) -> list[str]:
+        """The attempts at `checkpoint` that reported."""
+        with self._lists:
+            return list(self._reported.get(checkpoint, ()))
 
     def take(self, checkpoint: str) -> list[str]:
         """The attempts at `checkpoint` that reported; forgets them."""
         with self._lists:
-            found = [known for known in self._reported if known[0] == checkpoint]
-            for known in found:
-                del self._reported[known]
-        return [attempt for _, attempt in found]
+            return list(self._reported.pop(checkpoint, ()))
