@@ -1,0 +1,77 @@
+"""A storage path is resolved once, where and when the configuration is built."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+
+from tests.hosts.drivers.trainables import train_n
+from tune_sync import RunConfig, run_config_kwargs
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """A working directory, a HOME, a directory in a variable, and one elsewhere."""
+    found = {name: tmp_path / name for name in ("cwd", "home", "variable", "elsewhere")}
+    for path in found.values():
+        path.mkdir()
+    monkeypatch.setenv("HOME", str(found["home"]))
+    monkeypatch.setenv("RESULTS_AT", str(found["variable"]))
+    monkeypatch.chdir(found["cwd"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("given", "base", "below"),
+    [
+        ("./r", "cwd", "r"),
+        ("r", "cwd", "r"),
+        ("r/../s/", "cwd", "s"),
+        (".", "cwd", ""),
+        (Path("r"), "cwd", "r"),
+        ("~/r", "home", "r"),
+        (Path("~/r"), "home", "r"),
+        ("$RESULTS_AT/r", "variable", "r"),
+        ("${RESULTS_AT}/r", "variable", "r"),
+        ("a b%20c", "cwd", "a b%20c"),
+    ],
+)
+def test_every_way_to_write_a_path_means_the_same_place_after_chdir(
+    places: dict[str, Path], given: Any, base: str, below: str
+) -> None:
+    config = RunConfig(name="x", storage_path=given)
+    kwargs = run_config_kwargs(storage_path=given, name="x")
+    os.chdir(places["elsewhere"])
+    expected = str(places[base] / below)
+    assert config.storage_path == kwargs["storage_path"] == expected
+    for filesystem in (config.storage_filesystem, kwargs["storage_filesystem"]):
+        assert filesystem.handler.experiment_root == f"{expected}/x"
+
+
+def test_a_file_url_is_a_path(places: dict[str, Path]) -> None:
+    url = f"file://{places['elsewhere']}/r"
+    assert RunConfig(storage_path=url).storage_path == str(places["elsewhere"] / "r")
+
+
+def wanders(config: dict[str, Any]) -> None:
+    os.chdir("/")
+    train_n(config)
+
+
+@pytest.mark.lowest
+def test_results_land_where_the_path_meant_when_driver_and_trial_go_elsewhere(
+    local_ray: None, places: dict[str, Path]
+) -> None:
+    config = RunConfig(name="x", storage_path="./r", verbose=0)
+    os.chdir(places["elsewhere"])
+    tuner = tune.Tuner(wanders, param_space={"settings": {"steps": 2}}, run_config=config)
+    os.chdir(places["variable"])
+    assert not tuner.fit().errors
+    assert len(list((places["cwd"] / "r/x").glob("*/checkpoint_*"))) == 2
+    (result,) = tune.Tuner.restore(str(places["cwd"] / "r/x"), wanders).fit()
+    assert result.metrics["step"] == 1
+    assert not any((places[name] / "r").exists() for name in ("elsewhere", "variable", "home"))
