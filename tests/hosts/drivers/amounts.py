@@ -99,7 +99,8 @@ def describe(checkpoint: tune.Checkpoint, row: dict[str, Any], asked: dict[str, 
     told["file_count"] = len(sent)
     if asked.get("read_back"):
         back = ray.get(read_back.remote(checkpoint, "/tmp"))
-        told["back"] = {**back, "equal": back.pop("digests") == sent}
+        equal = back.pop("digests") == sent
+        told["back"] = {**back, "equal": equal}
     return told
 
 
