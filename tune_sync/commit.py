@@ -165,7 +165,12 @@ class Committer:
         return Placed(manifest, union.conflicts)
 
     def record(self, manifest: Manifest) -> None:
-        """Publish a placed checkpoint: durable for good when this returns. May be called twice."""
+        """Publish a placed checkpoint: durable for good when this returns. May be called twice.
+
+        Raises:
+            LeaseLostError: Another run took over; what is there may be its checkpoint by now.
+        """
+        self._fence()
         checkpoint = manifest.checkpoint
         self.store.sync(checkpoint)  # its entries are durable since `seal`; fails if it is gone
         self._sync_above(checkpoint)
@@ -216,9 +221,11 @@ class Committer:
         """
         self._fence()
         self.store.make_dir(_parent(key))
-        if durable:
-            self.store.sync(incoming)
-        self.store.rename(incoming, key)
+        # A call may come again, after its answer was lost: then the file is in its place already.
+        if self.store.info(incoming) is not None or self.store.info(key) is None:
+            if durable:
+                self.store.sync(incoming)
+            self.store.rename(incoming, key)
         if durable:
             self.store.sync(_parent(key))
 
@@ -300,7 +307,9 @@ class Committer:
         if len(union.seals) > 1:
             for file in union.files:
                 self._check_length(f"{data}/{file.path}", file.size_bytes)
-            self.store.sync_tree(data)
+            # The bytes are durable since `seal`; only where they are listed has changed.
+            for directory in ("", *union.directories):
+                self.store.sync(f"{data}/{directory}".rstrip("/"))
 
     def _set_aside(self, checkpoint: str) -> None:
         """Take what is at `checkpoint` out of sight; before that its manifest, durably.

@@ -12,6 +12,7 @@ learns of it after its bytes are durable at home.
 from __future__ import annotations
 
 import logging
+import posixpath
 import shutil
 import threading
 from collections.abc import Mapping
@@ -127,7 +128,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     @property
     def experiment_root(self) -> str:
         """Absolute path of the experiment directory, on the home node."""
-        return f"{self.spec.root}/{self.spec.experiment}"
+        return posixpath.join(self.spec.root, self.spec.experiment)
 
     def start(self) -> Run:
         """Take the experiment directory for this run: lease, checks, recovery. Once."""
@@ -192,8 +193,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if place.kind is Kind.CHECKPOINT:
             upload = self._upload(place)
             return pa.PythonFile(InTurn(COPYING, lambda: upload.open(place.inner)), mode="w")
-        home = self._writable_home()
-        make = partial(FileStream, home, key, lambda s: self._commit_file(s, key, place))
+        make = partial(self._file_stream, key, place)
         # The driver's control loop must not wait for threads that copy.
         return pa.PythonFile(make() if self.run else InTurn(COPYING, make), mode="w")
 
@@ -228,8 +228,9 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def delete_dir(self, path: str) -> None:
         """Remove a directory. On the driver a checkpoint goes once no state names it any more."""
         place = self._place(path)
-        if self.run is not None and place.kind is Kind.CHECKPOINT and not place.inner:
-            self.run.publisher.retire_later(place.checkpoint)
+        running = self.run is not None and not self.run.closed
+        if self.run is not None and running and place.kind is Kind.CHECKPOINT and not place.inner:
+            self.run.retire_later(place.checkpoint)
         else:
             self._remove(self._own_key(path))
 
@@ -250,9 +251,10 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def copy_file(self, source: str, target: str) -> None:
         """Copy a file within the experiment."""
-        reading, writing = self.open_input_file(source), self.open_output_stream(target, None)
-        with reading as reader, writing as writer:
+        writer = self.open_output_stream(target, None)
+        with self.open_input_file(source) as reader:
             shutil.copyfileobj(reader, writer, COPY_BYTES)
+        writer.close()  # only if all could be read: closing is what makes it appear
 
     # For the adapter and the syncers
 
@@ -266,10 +268,13 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         attempts = self._uploads.take(checkpoint)
         if self.run is None:
             return self._home().publish(checkpoint, strict, attempts)
-        self.run.publisher.keep(checkpoint)
-        placed = self.run.home.committer.place(checkpoint, strict=strict, attempts=attempts)
-        self.run.publisher.record_later(placed.manifest)
-        return placed.conflicts
+        return self.run.publish(checkpoint, strict, attempts)
+
+    def publish_early(self, path: str) -> None:
+        """On the driver, publish a checkpoint that was reported and that Ray did not register."""
+        checkpoint, strict = self._own_key(path), self.spec.options.strict
+        if self.run is not None:
+            self.run.publish_early(checkpoint, strict, self._uploads.reported_at(checkpoint))
 
     def send_file(self, file: TreeFile, target: str, target_root: str) -> None:
         """Store a file of this node: in a checkpoint's attempt, or whole in its place.
@@ -287,8 +292,10 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             same_as = self._place(f"{target_root}/{file.same_as}").inner if file.same_as else ""
             upload.add_file(place.inner, file.source, same_as)
             return
-        with open(file.source, "rb") as reader, self.open_output_stream(target, None) as writer:
-            shutil.copyfileobj(reader, writer, COPY_BYTES)
+        stream = self._file_stream(self._own_key(target), place)
+        with open(file.source, "rb") as reader:
+            shutil.copyfileobj(reader, stream, COPY_BYTES)
+        stream.close()  # only if all could be read: closing is what makes it appear
 
     # Inside
 
@@ -365,6 +372,10 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
                 "to_directory() and report the copy"
             )
         return upload or self._begin(place.checkpoint)
+
+    def _file_stream(self, key: str, place: Place) -> FileStream:
+        commit = partial(self._commit_file, key=key, place=place)
+        return FileStream(self._writable_home(), key, commit)
 
     def _commit_file(self, stream: FileStream, key: str, place: Place) -> None:
         self.files.commit(stream, key, place.kind, self.run, self.spec.options.timeout_s)

@@ -38,6 +38,13 @@ class Holder:
     machine: str
     process_start: str
     heartbeat_s: float
+    heartbeat_up_s: float = 0.0
+
+    def age_s(self, now_s: float) -> float:
+        """Seconds since its last sign of life. On its own machine no clock change matters."""
+        if self.heartbeat_up_s and self.machine == _machine():
+            return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - self.heartbeat_up_s)
+        return max(0.0, now_s - self.heartbeat_s)
 
 
 class Lease:
@@ -69,7 +76,7 @@ class Lease:
         with self._locked():
             holder = read_holder(self._file)
             if holder is not None and holder.owner != self._owner:
-                age_s = self._clock() - holder.heartbeat_s
+                age_s = holder.age_s(self._clock())
                 if age_s < LEASE_TTL_S and not _surely_dead(holder) and not may_take(holder):
                     raise LeaseHeldError(
                         f"{self._file.parent.parent} is in use by a live run: process {holder.pid} "
@@ -109,7 +116,7 @@ class Lease:
     def _write(self) -> None:
         me = Holder(
             self._owner, socket.gethostname(), os.getpid(), _machine(), _start_of(os.getpid()),
-            self._clock(),
+            self._clock(), time.clock_gettime(time.CLOCK_BOOTTIME),
         )  # fmt: skip
         fresh = self._file.with_suffix(".new")
         fresh.write_text(json.dumps({"format_version": 1, **asdict(me)}))
@@ -129,6 +136,7 @@ def read_holder(file: Path) -> Holder | None:
         return Holder(
             str(body["owner"]), str(body["host"]), int(body["pid"]), str(body["machine"]),
             str(body["process_start"]), float(body["heartbeat_s"]),
+            float(body.get("heartbeat_up_s", 0.0)),
         )  # fmt: skip
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
@@ -137,7 +145,7 @@ def read_holder(file: Path) -> Holder | None:
 def is_live(root: Path, clock: Callable[[], float] = time.time) -> Holder | None:
     """The live holder of the lease on experiment directory `root`, or None."""
     holder = read_holder(root / LEASE_KEY)
-    if holder is None or _surely_dead(holder) or clock() - holder.heartbeat_s >= LEASE_TTL_S:
+    if holder is None or _surely_dead(holder) or holder.age_s(clock()) >= LEASE_TTL_S:
         return None
     return holder
 

@@ -75,7 +75,7 @@ class Publisher:
         """
         if self._failed:
             self._records.add(self._record_failed)
-        left_count = self._records.wait_idle(timeout_s)
+        left_count = self._records.wait(timeout_s)
         if left_count:
             raise SyncTimeoutError(
                 f"{left_count} checkpoints are still being published after {timeout_s:.0f} s; "
@@ -92,15 +92,15 @@ class Publisher:
 
     def settle(self, timeout_s: float) -> None:
         """`drain`, and wait for the deletes that are due."""
-        left_count = self._deletes.wait_idle(timeout_s)
+        left_count = self._deletes.wait(timeout_s)
         if left_count:
             logger.warning("deletes are not done after %.0f s; the rest stays", timeout_s)
         self.drain(timeout_s)
 
-    def close(self) -> None:
-        """End the threads after what is queued. May be called twice."""
-        self._records.close()
-        self._deletes.close()
+    def close(self, timeout_s: float) -> bool:
+        """End the threads after what is queued; returns whether they ended in time."""
+        recorded = self._records.close(timeout_s)
+        return self._deletes.close(timeout_s) and recorded
 
     def _retire_due(self, state_writes: int) -> None:
         with self._deletes_changed:

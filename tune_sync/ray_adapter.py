@@ -16,7 +16,7 @@ import ray.train
 import ray.tune
 
 from tune_sync.checkpoint import Checkpoint
-from tune_sync.errors import ConfigError, NotStoredError
+from tune_sync.errors import ConfigError, NotStoredError, TuneSyncError
 from tune_sync.filesystem import SyncHandler, warn_of_conflicts
 from tune_sync.new_run import (
     begin_home,
@@ -74,7 +74,7 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
             return
         # Ray assigns these three when it restores an experiment from where it now is, and `name`
         # alone when it chooses one for a new experiment.
-        if name == "name" and value:
+        if name == "name" and value and self._handler().run is None:
             self._handler().bind(value)
         elif name == "storage_filesystem" and value is None:
             object.__setattr__(self, "storage_path", resolve_storage_path(self.storage_path))
@@ -95,6 +95,7 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._handler().is_driver = True
+        self._handler().on_existing = "move_aside" if self.overwrite else "error"
 
     def _handler(self) -> SyncHandler:
         handler: SyncHandler = self.storage_filesystem.handler
@@ -119,11 +120,13 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
 
     def __init__(self, filesystem: pafs.PyFileSystem) -> None:
         self._filesystem = filesystem
+        self._on_existing = filesystem.handler.on_existing
         self._to_restore: frozenset[str] = frozenset()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._handler.is_driver = True
+        self._handler.on_existing = self._on_existing
 
     @property
     def _handler(self) -> SyncHandler:
@@ -135,8 +138,13 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         handler = self._handler
         if handler.on_existing == "resume":
             self._to_restore = saved_trials(Path(handler.experiment_root))
-        handler.start().begun = True
-        begin_home(handler)
+        run = handler.start()
+        try:
+            begin_home(handler)
+        except BaseException:
+            run.give_back()
+            raise
+        run.begun = True
         logger.info("results of all nodes are kept in %s", handler.experiment_root)
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
@@ -147,17 +155,21 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             check_restored(run.root, self._to_restore, (trial.trial_id for trial in trials))
             self._to_restore = frozenset()
 
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Publish what the trial is about to load, if that is still to be done."""
+        self._publish_early(trial)
+
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Drop what the trial left in staging."""
-        self._discard(trial)
+        self._discard(trials, trial)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Drop what the trial left in staging."""
-        self._discard(trial)
+        self._discard(trials, trial)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Drop what the trial left in staging."""
-        self._discard(trial)
+        self._discard(trials, trial)
 
     def on_checkpoint(
         self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any
@@ -202,8 +214,26 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         if unstored:
             raise NotStoredError("; ".join(f"{key}: {e}" for key, e in unstored.items()))
 
-    def _discard(self, trial: Any) -> None:
+    def _publish_early(self, trial: Any) -> None:
+        """Publish the checkpoint that a trial will load, though Ray did not register it.
+
+        Population Based Training clones a checkpoint as soon as it is saved. Ray registers it
+        later, or never, if the trial that saved it is paused meanwhile.
+        """
+        checkpoint = trial.checkpoint
+        if checkpoint is None or checkpoint.filesystem != self._filesystem:
+            return
+        try:
+            self._handler.publish_early(checkpoint.path)
+        except (TuneSyncError, OSError) as error:  # that trial fails then, not the run
+            logger.warning("cannot publish %s, which %s loads: %s", checkpoint.path, trial, error)
+
+    def _discard(self, trials: list[Any], trial: Any) -> None:
         run = self._handler.run
         if run is not None and trial.storage.trial_dir_name:
+            own = f"{run.root}/{trial.storage.trial_dir_name}/"
+            for other in (t for t in trials if t is not trial and t.checkpoint):
+                if other.checkpoint.path.startswith(own):
+                    self._publish_early(other)
             staged = run.home.committer.attempts(trial.storage.trial_dir_name)
             run.publisher.discard_later(staged)

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 
 from tune_sync import layout
@@ -23,6 +24,7 @@ from tune_sync.home import LocalHome
 from tune_sync.lease import Holder, Lease, is_live
 from tune_sync.manifest import FORMAT_VERSION
 from tune_sync.publisher import Publisher
+from tune_sync.store import LocalStore
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -45,13 +47,17 @@ class Run:
         closed: Whether the directory was given back.
     """
 
-    def __init__(self, root: Path, checkpoint_depth: int) -> None:
+    def __init__(self, root: Path, checkpoint_depth: int, timeout_s: float) -> None:
         self.root = root
         self.owner = uuid.uuid4().hex
         self.lease = Lease(root, self.owner)
         self.home = LocalHome(root, self.owner, checkpoint_depth)
+        self.lease.acquire(may_take=_not_begun_here)
         self.publisher = Publisher(self.home.committer)
+        self._latest: dict[str, str] = {}
+        self._timeout_s = timeout_s
         self.refused: dict[str, Exception] = {}
+        self._published_early: set[str] = set()
         self.begun = False
         self.closed = False
 
@@ -72,18 +78,52 @@ class Run:
         """
         if on_existing != "resume":
             _make_way(root, on_existing)
-        run = cls(root, checkpoint_depth)
-        run.home.store.make_dir(layout.INTERNAL_DIR)
+        LocalStore(root).make_dir(layout.INTERNAL_DIR)
         _check_format(root)
-        run.lease.acquire(may_take=_not_begun_here)
-        if on_existing == "error" and holds_experiment(root):  # it came up since we looked
-            run.lease.release()
-            _make_way(root, on_existing)
+        run = cls(root, checkpoint_depth, timeout_s)
+        try:
+            if on_existing == "error" and holds_experiment(root):  # it came up since we looked
+                _make_way(root, on_existing)
+            _log_recovery(root, run.home.committer.recover())
+        except BaseException:
+            run.give_back()
+            raise
         with _RUNS_LOCK:
+            replaced = [r for r in _RUNS.values() if r.root == root]
             _RUNS[run.owner] = run
-        recovery = run.home.committer.recover()
-        _log_recovery(root, recovery)
+        for other in replaced:
+            other.give_back()
         return run
+
+    def publish(
+        self, checkpoint: str, strict: bool, attempts: Collection[str]
+    ) -> tuple[tuple[str, int, int], ...]:
+        """Make a checkpoint visible now, and record it in the background; see `Committer.place`."""
+        if attempts and self._published_early.issuperset(attempts):
+            return ()
+        self.publisher.keep(checkpoint)
+        placed = self.home.committer.place(checkpoint, strict=strict, attempts=attempts)
+        self._latest[checkpoint.rpartition("/")[0]] = checkpoint
+        self.publisher.record_later(placed.manifest)
+        return placed.conflicts
+
+    def retire_later(self, checkpoint: str) -> None:
+        """Delete a checkpoint once no state names it any more; never a trial's latest.
+
+        Ray does not delete a trial's latest. But if it refused one before, it may use a number
+        twice, and mean the older when it deletes.
+        """
+        if self._latest.get(checkpoint.rpartition("/")[0]) == checkpoint:
+            logger.warning("%s is the latest of its trial; it is not deleted", checkpoint)
+            return
+        self.publisher.retire_later(checkpoint)
+
+    def publish_early(self, checkpoint: str, strict: bool, attempts: Collection[str]) -> None:
+        """`publish`, if one of these attempts is still in staging."""
+        staged = self.home.committer.attempts(checkpoint.rpartition("/")[0])
+        if any(key == checkpoint and attempt in attempts for key, attempt in staged):
+            self.publish(checkpoint, strict, attempts)
+            self._published_early.update(attempts)
 
     def flush(self, timeout_s: float) -> None:
         """Publish all that is placed and apply the deletes.
@@ -100,17 +140,26 @@ class Run:
         """Sweep what is left in staging, and give the directory back. May be called twice."""
         if self.closed:
             return
-        self.closed = True
-        with _RUNS_LOCK:
-            _RUNS.pop(self.owner, None)
-        self.publisher.close()
         try:
-            self.lease.check()  # staging of a run that took over is not ours to sweep
-            self.home.committer.recover()
+            if self._end():
+                self.lease.check()  # staging of a run that took over is not ours to sweep
+                self.home.committer.recover()
         except LeaseLostError as error:
             logger.warning("%s", error)
         finally:
             self.lease.release()
+
+    def give_back(self) -> None:
+        """End a run that did not begin, and leave the directory as it is."""
+        if not self.closed:
+            self._end()
+            self.lease.release()
+
+    def _end(self) -> bool:
+        self.closed = True
+        with _RUNS_LOCK:
+            _RUNS.pop(self.owner, None)
+        return self.publisher.close(self._timeout_s)
 
 
 def holds_experiment(root: Path) -> bool:
@@ -153,7 +202,7 @@ def _make_way(root: Path, on_existing: str) -> None:
     if holder is not None and not _not_begun_here(holder):
         raise LeaseHeldError(
             f"{root} is in use by a live run: process {holder.pid} on host {holder.host}, last "
-            f"heard of {time.time() - holder.heartbeat_s:.0f} s ago; choose another name"
+            f"heard of {holder.age_s(time.time()):.0f} s ago; choose another name"
         )
     if on_existing == "error":
         raise ExperimentExistsError(
@@ -175,11 +224,13 @@ def _not_begun_here(holder: Holder) -> bool:
 
 def _check_format(root: Path) -> None:
     file = root / layout.FORMAT_KEY
+    if not file.is_file() or not file.stat().st_size:  # a power cut may leave it empty
+        fresh = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
+        fresh.write_text(json.dumps({"format_version": FORMAT_VERSION}))
+        fresh.rename(file)
+        return
     try:
         found = json.loads(file.read_text()).get("format_version")
-    except FileNotFoundError:
-        file.write_text(json.dumps({"format_version": FORMAT_VERSION}))
-        return
     except (ValueError, AttributeError) as error:
         raise DamagedError(
             f"{file} is not readable: {error}; remove it if you trust the rest"

@@ -45,8 +45,8 @@ def saved_trials(root: Path) -> frozenset[str]:
 
 def check_restored(root: Path, saved: frozenset[str], running: Iterable[str]) -> None:
     """Raise DamagedError if a resumed run does not have all saved trials."""
-    missing = sorted(saved - set(running))
-    if missing:
+    if len(set(running)) < len(saved):  # not by id: a trial that is restarted gets a new one
+        missing = sorted(saved - set(running))
         raise DamagedError(
             f"Ray did not restore trials {', '.join(missing)} of {root}, and was about to start "
             "afresh; nothing was changed. Its log says why: see 'Failed to restore the run state'"

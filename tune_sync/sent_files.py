@@ -6,11 +6,16 @@ import logging
 
 from tune_sync import layout
 from tune_sync.errors import LeaseLostError
+from tune_sync.home import digest_of
 from tune_sync.layout import Kind
 from tune_sync.run import Run
 from tune_sync.streams import FileStream
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+
+# Ray's experiment state, the files that name checkpoints, begins with this.
+STATE_NAME = "experiment_state"
 
 
 class SentFiles:
@@ -50,7 +55,17 @@ class SentFiles:
     ) -> None:
         if run is not None and durable:
             run.publisher.drain(timeout_s)
-        stream.commit(durable, unless=None if run and durable else self._digests.get(key))
-        if run is not None and key.startswith("experiment_state"):
+        before = self._digests.get(key)
+        if run is not None and before is None and key.startswith(STATE_NAME):
+            before = _digest_at(run, key)
+        stream.commit(durable, unless=None if run and durable else before)
+        # After a restore Ray copies the states of earlier runs too, in every snapshot. They are not
+        # news: only what differs from the version before may count for deletes.
+        if run is not None and key.startswith(STATE_NAME) and stream.digest != before:
             run.publisher.state_written()
         self._digests[key] = stream.digest
+
+
+def _digest_at(run: Run, key: str) -> str | None:
+    found = run.home.info(key)
+    return digest_of(run.home.read(key, 0, found.size_bytes)) if found else None

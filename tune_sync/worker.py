@@ -17,7 +17,8 @@ class Worker:
     def __init__(self, name: str) -> None:
         self._todo: deque[Callable[[], None]] = deque()
         self._queue_changed = threading.Condition()
-        self._busy = False
+        self._added_count = 0
+        self._done_count = 0
         self._closing = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
@@ -26,20 +27,27 @@ class Worker:
         """Do a job after those added before. Returns at once."""
         with self._queue_changed:
             self._todo.append(job)
+            self._added_count += 1
             self._queue_changed.notify_all()
 
-    def wait_idle(self, timeout_s: float) -> int:
-        """Wait until all is done; returns how many jobs are left when the time is up."""
+    def wait(self, timeout_s: float) -> int:
+        """Wait for all that was added before; returns how many of it are left if time is up."""
         with self._queue_changed:
-            self._queue_changed.wait_for(lambda: not self._todo and not self._busy, timeout_s)
-            return len(self._todo) + self._busy
+            upto = self._added_count
+            self._queue_changed.wait_for(lambda: self._done_count >= upto, timeout_s)
+            return max(0, upto - self._done_count)
 
-    def close(self) -> None:
-        """End the thread after what is queued. May be called twice."""
+    def close(self, timeout_s: float) -> bool:
+        """End the thread after what is queued. May be called twice.
+
+        Returns:
+            Whether it ended in time; if not, it goes on and ends later.
+        """
         with self._queue_changed:
             self._closing = True
             self._queue_changed.notify_all()
-        self._thread.join()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def _work(self) -> None:
         while True:
@@ -48,10 +56,9 @@ class Worker:
                 if not self._todo:
                     return
                 job = self._todo.popleft()
-                self._busy = True
             try:
                 job()
             finally:
                 with self._queue_changed:
-                    self._busy = False
+                    self._done_count += 1
                     self._queue_changed.notify_all()

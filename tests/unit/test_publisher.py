@@ -67,7 +67,7 @@ def publish() -> Iterator[Callable[[Committer], Publisher]]:
 
     yield make
     for publisher in made:
-        publisher.close()
+        publisher.close(TIMEOUT_S)
 
 
 Make = Callable[[Committer], Publisher]
@@ -233,6 +233,6 @@ def test_close_does_what_is_queued_and_may_be_called_twice(
 ) -> None:
     publisher = publish(committer)
     publisher.record_later(placed(committer, {"a": b"1"}))
-    publisher.close()
-    publisher.close()
+    publisher.close(TIMEOUT_S)
+    publisher.close(TIMEOUT_S)
     assert committer.manifest(CHECKPOINT) is not None

@@ -55,7 +55,9 @@ class RayConnector:
 
     def is_worker(self) -> bool:
         """See `Connector.is_worker`."""
-        return ray.is_initialized() and ray.get_runtime_context().get_task_id() is not None
+        return ray.is_initialized() and bool(
+            ray.get_runtime_context().worker.mode == ray.WORKER_MODE
+        )
 
     def _remote(self, spec: Spec, address: Address) -> RemoteHome:
         return RemoteHome(

@@ -73,6 +73,7 @@ class HomeAgent:
         data = self._home(root, owner, depth).read(key, offset_bytes, length_bytes)
         return np.frombuffer(data, dtype=np.uint8)
 
+    @ray.method(concurrency_group="io")  # type: ignore[untyped-decorator]
     def read_many(
         self, root: str, owner: str, depth: int, keys: list[str]
     ) -> tuple[list[int], np.ndarray[Any, Any]]:

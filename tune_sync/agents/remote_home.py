@@ -90,8 +90,8 @@ class RemoteHome:
 
     def read_many(self, keys: Sequence[str]) -> builtins.list[bytes]:
         """See `Home.read_many`."""
-        read = self._agent.read_many.options(concurrency_group="io")
-        lengths, data = self._get(read.remote(*self._where, list(keys)), f"reading {keys[0]} …")
+        ref = self._agent.read_many.remote(*self._where, list(keys))
+        lengths, data = self._get(ref, f"reading {keys[0]} …")
         files, at = [], 0
         for length_bytes in lengths:
             files.append(data[at : at + length_bytes].tobytes())
