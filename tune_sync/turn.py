@@ -19,10 +19,6 @@ from typing import Any
 # Copying threads go from one call to the next within milliseconds. One that does not, waits for
 # something else, perhaps for a thread that waits here: then memory is the lesser evil.
 PATIENCE_S = 10.0
-# How long the turn stays with a thread that has closed all it had. A thread that copies small
-# files opens the next one by then: passing the turn on for each would take longer than the file.
-LINGER_S = 0.02
-POLL_S = 0.005
 
 
 class Turn:
@@ -38,44 +34,45 @@ class Turn:
         self._open_count = 0
         self._calls_count = 0
         self._active_s = 0.0
-        self._owner_lock = threading.RLock()  # a file may be dropped anywhere, also in here
+        self._changed = threading.Condition()
 
     def enter(self) -> Callable[[], None]:
         """Wait for the turn and take it; returns what gives it back, once."""
         me = threading.get_ident()
-        while not self._take(me):
-            time.sleep(POLL_S)
+        with self._changed:
+            while self._thread not in (None, me):
+                left_s = self._active_s + self._patience_s - time.monotonic()
+                if self._calls_count:
+                    left_s = self._patience_s
+                elif left_s <= 0:
+                    self._open_count = 0  # it is overdue: what it closes later does not count
+                    break
+                self._changed.wait(left_s)
+            self._thread = me
+            self._open_count += 1
+            self._active_s = time.monotonic()
         return lambda: self._leave(me)
 
     @contextmanager
     def working(self) -> Iterator[None]:
         """Whoever has the turn is not idle inside of this."""
-        with self._owner_lock:
+        with self._changed:
             self._calls_count += 1
         try:
             yield
         finally:
-            with self._owner_lock:
+            with self._changed:
                 self._calls_count -= 1
                 self._active_s = time.monotonic()
 
-    def _take(self, thread: int) -> bool:
-        with self._owner_lock:
-            idle_s = 0.0 if self._calls_count else time.monotonic() - self._active_s
-            limit_s = self._patience_s if self._open_count else LINGER_S
-            if self._thread not in (None, thread) and idle_s < limit_s:
-                return False
-            if self._thread != thread:
-                self._thread, self._open_count = thread, 0  # what the last one left open is late
-            self._open_count += 1
-            self._active_s = time.monotonic()
-            return True
-
     def _leave(self, thread: int) -> None:
-        with self._owner_lock:
-            if thread == self._thread and self._open_count:
-                self._open_count -= 1
-                self._active_s = time.monotonic()
+        with self._changed:
+            if thread != self._thread:
+                return
+            self._open_count -= 1
+            if not self._open_count:
+                self._thread = None
+                self._changed.notify_all()
 
 
 class InTurn:
