@@ -14,7 +14,7 @@ from tune_sync.commit import Committer
 
 SYNCS = [
     ("seal", "sync_tree", "publish_one", "WHOLE"),
-    ("_gather", "sync_tree", "two_ranks", "WHOLE"),
+    ("_gather", "sync", "two_ranks", "WHOLE"),
     ("_move_into_place", "sync", "replace_published", "RECORDED"),
     ("_move_into_place _sync_above", "sync", "replace_published", "RECORDED"),
     ("_move_into_place _drop_intents", "sync", "replace_before_it_is_recorded", "MANIFEST"),
