@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from tune_sync.errors import ConfigError, DamagedError, NotWholeError, PathRefusedError
@@ -132,8 +132,13 @@ def unite(checkpoint: str, seals: Iterable[Seal], *, strict: bool) -> Union:
 
 def to_json(record: Seal | Manifest) -> bytes:
     """Encode a record with its format version."""
-    body = {"format_version": FORMAT_VERSION, "digest_algorithm": DIGEST_ALGORITHM}
-    return json.dumps({**body, **asdict(record)}, separators=(",", ":")).encode()
+    body: dict[str, Any] = {"format_version": FORMAT_VERSION, "digest_algorithm": DIGEST_ALGORITHM}
+    body |= {field.name: getattr(record, field.name) for field in fields(record)}
+    return json.dumps(body, separators=(",", ":"), default=_file_to_plain).encode()
+
+
+def _file_to_plain(file: FileEntry) -> dict[str, Any]:
+    return {"path": file.path, "size_bytes": file.size_bytes, "digest": file.digest}
 
 
 def seal_from_json(data: bytes, where: str) -> Seal:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,8 @@ class SourceHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def __init__(self, root: Path) -> None:
         self._root = root
         self._tree: Tree = scan(root)
-        self._links: dict[str, list[TreeFile]] = {}  # a file, and the hard links to it
+        self._sendings: dict[str, Future[None]] = {}  # by target directory
+        self._sendings_lock = threading.Lock()
         self._target: SyncHandler | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -60,10 +63,7 @@ class SourceHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if Path(selector.base_dir) != self._root:
             raise FileNotFoundError(selector.base_dir)
         self._tree = scan(self._root)  # as it is now, when it is being reported
-        self._links = {f.path: [f] for f in self._tree.files if not f.same_as}
-        for file in self._tree.files:
-            if file.same_as:
-                self._links[file.same_as].append(file)
+        self._sendings = {}
         found = [
             pafs.FileInfo(f"{selector.base_dir}/{d}", pafs.FileType.Directory)
             for d in self._tree.directories
@@ -75,13 +75,28 @@ class SourceHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         ]
 
     def copy_file(self, source: str, target: str) -> None:
-        """Send one file, and every hard link to it, to the run's home."""
+        """Send the directory to the run's home; returns when all of it was sent.
+
+        pyarrow asks for every file, in several threads. The first one sends them all: together
+        they would only wait for each other, and each need memory.
+        """
+        directory = target[: len(target) - len(source) + len(str(self._root))]
+        with self._sendings_lock:
+            mine = directory not in self._sendings
+            sending = self._sendings.setdefault(directory, Future())
+        if mine:
+            try:
+                self._send_to(directory)
+                sending.set_result(None)
+            except BaseException as error:
+                sending.set_exception(error)
+        sending.result()
+
+    def _send_to(self, directory: str) -> None:
         if self._target is None:
             raise ConfigError("a source directory can only be copied to a run's filesystem")
-        inner = source[len(str(self._root)) + 1 :]
-        prefix = target[: len(target) - len(inner)]
-        for file in self._links[inner]:
-            self._target.send_file(file, prefix + file.path, prefix.rstrip("/"))
+        for file in self._tree.files:
+            self._target.send_file(file, f"{directory}/{file.path}", directory)
 
     def open_input_stream(self, path: str) -> Any:
         """Read a file."""

@@ -100,6 +100,7 @@ class LocalStore:
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
+        self._real_root = ""  # resolved once it is there
 
     def path(self, key: str) -> Path:
         """Where `key` lies. Raises PathRefusedError if that is outside the root."""
@@ -229,7 +230,9 @@ class LocalStore:
         """The path of `key` for a change; refuses one that a link leads out of the root."""
         path = self.path(key)
         parent = path.parent if key else path
-        root = os.path.realpath(self.root)
+        root = self._real_root or os.path.realpath(self.root)
+        if not self._real_root and self.root.is_dir():
+            self._real_root = root
         real = os.path.realpath(parent)
         if real != root and not real.startswith(root + os.sep):
             raise PathRefusedError(f"{path} is a link out of {self.root}; remove the link")

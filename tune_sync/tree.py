@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tune_sync.errors import PathRefusedError
@@ -55,7 +55,7 @@ def scan(root: Path) -> Tree:
     real_root = Path(os.path.realpath(root, strict=True))
     if not real_root.is_dir():
         raise NotADirectoryError(f"{root} is not a directory")
-    files: list[TreeFile] = []
+    files: list[tuple[TreeFile, os.stat_result]] = []
     directories: list[str] = []
     _walk(real_root, real_root, "", (str(real_root),), files, directories)
     return Tree(_merge_hard_links(files), tuple(sorted(directories)))
@@ -63,7 +63,7 @@ def scan(root: Path) -> Tree:
 
 def _walk(
     root: Path, here: Path, prefix: str, above: tuple[str, ...],
-    files: list[TreeFile], directories: list[str],
+    files: list[tuple[TreeFile, os.stat_result]], directories: list[str],
 ) -> None:  # fmt: skip
     with os.scandir(here) as entries:
         for entry in sorted(entries, key=lambda e: e.name):
@@ -71,14 +71,14 @@ def _walk(
             real = Path(entry.path)
             if entry.is_symlink():
                 real = _resolve(root, Path(entry.path), path)
-            mode = real.stat().st_mode
-            if stat.S_ISDIR(mode):
+            found = real.stat() if entry.is_symlink() else entry.stat()
+            if stat.S_ISDIR(found.st_mode):
                 if entry.is_symlink() and str(real) in above:
                     raise PathRefusedError(f"link {path!r} points to a directory that holds it")
                 directories.append(path)
                 _walk(root, real, path + "/", (*above, str(real)), files, directories)
-            elif stat.S_ISREG(mode):
-                files.append(TreeFile(path, real, real.stat().st_size))
+            elif stat.S_ISREG(found.st_mode):
+                files.append((TreeFile(path, real, found.st_size), found))
             else:
                 raise PathRefusedError(f"{path!r} is neither a file nor a directory; remove it")
 
@@ -99,14 +99,13 @@ def _resolve(root: Path, link: Path, path: str) -> Path:
     return real
 
 
-def _merge_hard_links(files: list[TreeFile]) -> tuple[TreeFile, ...]:
+def _merge_hard_links(files: list[tuple[TreeFile, os.stat_result]]) -> tuple[TreeFile, ...]:
     first: dict[tuple[int, int], str] = {}
     merged = []
-    for file in sorted(files, key=lambda f: f.path):
-        found = file.source.stat()
+    for file, found in sorted(files, key=lambda f: f[0].path):
         same_as = ""
         if found.st_nlink > 1:
             same_as = first.setdefault((found.st_dev, found.st_ino), file.path)
             same_as = "" if same_as == file.path else same_as
-        merged.append(TreeFile(file.path, file.source, file.size_bytes, same_as))
+        merged.append(replace(file, same_as=same_as) if same_as else file)
     return tuple(merged)

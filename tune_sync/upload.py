@@ -12,7 +12,7 @@ from tune_sync import layout
 from tune_sync.chunks import CHUNK_BYTES, Chunks
 from tune_sync.commit import staged_key
 from tune_sync.errors import TuneSyncError
-from tune_sync.home import Home, Piece
+from tune_sync.home import Home, Piece, digest_of
 from tune_sync.manifest import FileEntry, Seal
 
 # Files up to this size travel in batches, larger ones in chunks of their own.
@@ -89,6 +89,12 @@ class Upload:
             self._home.link(self.key(same_as), self.key(inner))
             self.made(FileEntry(inner, known.size_bytes, known.digest))
             return
+        if source.stat().st_size <= SMALL_BYTES:
+            data = source.read_bytes()
+            if len(data) <= SMALL_BYTES:  # else it has grown since
+                self.make_dir(inner.rpartition("/")[0])
+                self.add_small(inner, data, digest_of(data))
+                return
         with self.open(inner) as stream:
             _copy_from(source, stream)
 
@@ -259,9 +265,6 @@ class UploadStream:
 def _copy_from(source: Path, stream: UploadStream) -> None:
     with open(source, "rb") as file:
         size_bytes = source.stat().st_size
-        if size_bytes <= SMALL_BYTES:
-            stream.write(file.read())
-            return
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             view = memoryview(mapped)
             try:
