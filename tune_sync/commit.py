@@ -24,6 +24,7 @@ from tune_sync import layout
 from tune_sync.errors import DamagedError, NotWholeError
 from tune_sync.manifest import (
     Manifest,
+    Placed,
     Seal,
     Union,
     manifest_from_json,
@@ -32,21 +33,6 @@ from tune_sync.manifest import (
     unite,
 )
 from tune_sync.store import Store
-
-_INTENT = "manifest.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A checkpoint that is visible and whole, with its manifest still to be recorded.
-
-    Attributes:
-        manifest: What will be recorded.
-        conflicts: `(path, winning rank, losing rank)`, for a warning.
-    """
-
-    manifest: Manifest
-    conflicts: tuple[tuple[str, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +76,7 @@ class Committer:
     def begin(self, checkpoint: str) -> str:
         """Open a new attempt at `checkpoint`; returns its id. Nothing is durable yet."""
         attempt = self._new_id()
-        self.store.make_dir(staged_key(checkpoint, attempt))
+        self.store.make_dir(layout.staged_key(checkpoint, attempt))
         return attempt
 
     def seal(self, checkpoint: str, seal: Seal) -> None:
@@ -101,7 +87,7 @@ class Committer:
         Raises:
             NotWholeError: A listed file is missing or has another length.
         """
-        data = staged_key(checkpoint, seal.attempt)
+        data = layout.staged_key(checkpoint, seal.attempt)
         if self.store.info(data) is None:
             raise NotWholeError(f"attempt {seal.attempt} at {checkpoint} is over; report it again")
         for directory in seal.directories:
@@ -109,8 +95,8 @@ class Committer:
         for file in seal.files:
             self._check_length(f"{data}/{file.path}", file.size_bytes)
         self.store.sync_tree(data)
-        self._replace(_seal_key(checkpoint, seal.attempt), to_json(seal))
-        self.store.sync(_attempt_key(checkpoint, seal.attempt))
+        self._replace(layout.seal_key(checkpoint, seal.attempt), to_json(seal))
+        self.store.sync(layout.attempt_key(checkpoint, seal.attempt))
 
     def attempts(self, trial: str) -> list[tuple[str, str]]:
         """What a trial has in staging now and did not place: `(checkpoint, attempt)`.
@@ -122,12 +108,12 @@ class Committer:
             (checkpoint.key.removeprefix(layout.STAGING_DIR + "/"), attempt.key.rsplit("/", 1)[-1])
             for checkpoint in checkpoints
             for attempt in self.store.list(checkpoint.key)
-            if self.store.info(f"{attempt.key}/{_INTENT}") is None
+            if self.store.info(f"{attempt.key}/{layout.INTENT}") is None
         ]
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """Drop one attempt; a late write to it fails, as its directory is gone."""
-        self._discard(_attempt_key(checkpoint, attempt))
+        self._discard(layout.attempt_key(checkpoint, attempt))
 
     # Publishing
 
@@ -153,8 +139,8 @@ class Committer:
         self._fence()
         seals = [s for s in self._seals(checkpoint) if attempts is None or s.attempt in attempts]
         union = unite(checkpoint, seals, strict=strict)
-        intent = _intent_key(checkpoint, union.seals[0].attempt)
-        data = staged_key(checkpoint, union.seals[0].attempt)
+        intent = layout.intent_key(checkpoint, union.seals[0].attempt)
+        data = layout.staged_key(checkpoint, union.seals[0].attempt)
         if self.store.info(data) is None and self.store.info(intent) is not None:
             placed = manifest_from_json(self.store.read(intent), intent)
             return Placed(placed, union.conflicts)
@@ -174,8 +160,8 @@ class Committer:
         checkpoint = manifest.checkpoint
         self.store.sync(checkpoint)  # its entries are durable since `seal`; fails if it is gone
         self._sync_above(checkpoint)
-        self._replace(manifest_key(checkpoint), to_json(manifest))
-        self._sync_above(manifest_key(checkpoint))
+        self._replace(layout.manifest_key(checkpoint), to_json(manifest))
+        self._sync_above(layout.manifest_key(checkpoint))
         self._discard(f"{layout.STAGING_DIR}/{checkpoint}")
 
     def manifest(self, checkpoint: str) -> Manifest | None:
@@ -184,7 +170,7 @@ class Committer:
         Raises:
             DamagedError: There is one, and it cannot be read.
         """
-        key = manifest_key(checkpoint)
+        key = layout.manifest_key(checkpoint)
         if self.store.info(key) is None or self.store.info(checkpoint) is None:
             return None
         return manifest_from_json(self.store.read(key), key)
@@ -220,14 +206,14 @@ class Committer:
             durable: Survives a power cut when this returns. State does; logs need not.
         """
         self._fence()
-        self.store.make_dir(_parent(key))
+        self.store.make_dir(layout.parent(key))
         # A call may come again, after its answer was lost: then the file is in its place already.
         if self.store.info(incoming) is not None or self.store.info(key) is None:
             if durable:
                 self.store.sync(incoming)
             self.store.rename(incoming, key)
         if durable:
-            self.store.sync(_parent(key))
+            self.store.sync(layout.parent(key))
 
     # After a crash
 
@@ -259,13 +245,13 @@ class Committer:
         incoming = self.begin_file()
         self.store.write_at(incoming, 0, data)
         self.store.sync(incoming)
-        self.store.make_dir(_parent(key))
+        self.store.make_dir(layout.parent(key))
         self.store.rename(incoming, key)
 
     def _sync_above(self, key: str) -> None:
         """Make the entry of `key` durable, and of every directory above it, which may be new."""
         while key:
-            key = _parent(key)
+            key = layout.parent(key)
             self.store.sync(key)
 
     def _seals(self, checkpoint: str) -> list[Seal]:
@@ -279,7 +265,7 @@ class Committer:
     def _intents(self, checkpoint: str) -> list[str]:
         """Keys of the intents of all attempts at `checkpoint`."""
         attempts = self.store.list(f"{layout.STAGING_DIR}/{checkpoint}")
-        keys = (f"{attempt.key}/{_INTENT}" for attempt in attempts)
+        keys = (f"{attempt.key}/{layout.INTENT}" for attempt in attempts)
         return [key for key in keys if self.store.info(key) is not None]
 
     def _drop_intents(self, checkpoint: str, keep: str = "") -> None:
@@ -288,7 +274,7 @@ class Committer:
         Syncs also where there is none: an earlier call may have failed after it removed it.
         """
         for attempt in self.store.list(f"{layout.STAGING_DIR}/{checkpoint}"):
-            intent = f"{attempt.key}/{_INTENT}"
+            intent = f"{attempt.key}/{layout.INTENT}"
             if intent != keep:
                 self.store.remove(intent)
                 with suppress(FileNotFoundError):  # the attempt is being discarded
@@ -296,13 +282,13 @@ class Committer:
 
     def _gather(self, checkpoint: str, union: Union) -> None:
         """Move the other ranks' files into the first one's staging; again after an error."""
-        data = staged_key(checkpoint, union.seals[0].attempt)
+        data = layout.staged_key(checkpoint, union.seals[0].attempt)
         for directory in union.directories:
             self.store.make_dir(f"{data}/{directory}")
         for attempt, path in union.moves:
-            source = f"{staged_key(checkpoint, attempt)}/{path}"
+            source = f"{layout.staged_key(checkpoint, attempt)}/{path}"
             if self.store.info(source) is not None:
-                self.store.make_dir(_parent(f"{data}/{path}"))
+                self.store.make_dir(layout.parent(f"{data}/{path}"))
                 self.store.rename(source, f"{data}/{path}")
         if len(union.seals) > 1:
             for file in union.files:
@@ -316,12 +302,12 @@ class Committer:
 
         The manifest must not come back: it would stand for whatever is placed next.
         """
-        manifest = manifest_key(checkpoint)
+        manifest = layout.manifest_key(checkpoint)
         visible = self.store.info(checkpoint) is not None
         if visible or self.store.info(manifest) is not None:
             self.store.remove(manifest)
-            if self.store.info(_parent(manifest)) is not None:
-                self.store.sync(_parent(manifest))
+            if self.store.info(layout.parent(manifest)) is not None:
+                self.store.sync(layout.parent(manifest))
         if visible:
             self._move_to_trash(checkpoint)
 
@@ -369,7 +355,7 @@ class Committer:
         before that, and are either still in staging or already in their place.
         """
         for intent in self._intents(checkpoint):
-            data = f"{_parent(intent)}/data"
+            data = f"{layout.parent(intent)}/data"
             staged = self.store.info(data) is not None
             where = data if staged else checkpoint
             if self.store.info(where) is None:
@@ -392,15 +378,15 @@ class Committer:
             self._sync_above(intent)
             self._drop_intents(checkpoint, keep=intent)
         self._set_aside(checkpoint)
-        self.store.make_dir(_parent(checkpoint))
-        self.store.rename(f"{_parent(intent)}/data", checkpoint)
+        self.store.make_dir(layout.parent(checkpoint))
+        self.store.rename(f"{layout.parent(intent)}/data", checkpoint)
 
     def _drop_orphaned_manifests(self) -> None:
         for key in self._files_below(layout.MANIFESTS_DIR):
             checkpoint = key.removeprefix(layout.MANIFESTS_DIR + "/").removesuffix(".json")
             if self.store.info(checkpoint) is None:
                 self.store.remove(key)
-                self.store.sync(_parent(key))
+                self.store.sync(layout.parent(key))
 
     def _files_below(self, top: str) -> Iterator[str]:
         for entry in self.store.list(top):
@@ -408,29 +394,3 @@ class Committer:
                 yield from self._files_below(entry.key)
             else:
                 yield entry.key
-
-
-def staged_key(checkpoint: str, attempt: str) -> str:
-    """Where the bytes of an attempt are written."""
-    return f"{_attempt_key(checkpoint, attempt)}/data"
-
-
-def manifest_key(checkpoint: str) -> str:
-    """Where the manifest of a published checkpoint is."""
-    return f"{layout.MANIFESTS_DIR}/{checkpoint}.json"
-
-
-def _attempt_key(checkpoint: str, attempt: str) -> str:
-    return f"{layout.STAGING_DIR}/{checkpoint}/{attempt}"
-
-
-def _seal_key(checkpoint: str, attempt: str) -> str:
-    return f"{_attempt_key(checkpoint, attempt)}/seal.json"
-
-
-def _intent_key(checkpoint: str, attempt: str) -> str:
-    return f"{_attempt_key(checkpoint, attempt)}/{_INTENT}"
-
-
-def _parent(key: str) -> str:
-    return key.rpartition("/")[0]

@@ -395,12 +395,3 @@ def handlers() -> list[SyncHandler]:
     """All handlers of this process."""
     with _HANDLERS_LOCK:
         return list(_HANDLERS.values())
-
-
-def warn_of_conflicts(path: str, conflicts: tuple[tuple[str, int, int], ...]) -> None:
-    """Say which ranks disagreed about a file, and whose bytes were stored."""
-    for name, winner, loser in conflicts:
-        logger.warning(
-            "%s: ranks %d and %d report different bytes for %s; stored those of rank %d",
-            path, winner, loser, name, winner,
-        )  # fmt: skip

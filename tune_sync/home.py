@@ -15,8 +15,9 @@ from typing import Protocol
 import xxhash
 
 from tune_sync import guard, layout
-from tune_sync.commit import Committer, manifest_key
+from tune_sync.commit import Committer
 from tune_sync.errors import DamagedError, ImmutableError
+from tune_sync.layout import manifest_key
 from tune_sync.lease import check_owner
 from tune_sync.manifest import Seal
 from tune_sync.store import Info, LocalStore

@@ -25,6 +25,7 @@ MANIFESTS_DIR = f"{INTERNAL_DIR}/manifests"
 TRASH_DIR = f"{INTERNAL_DIR}/trash"
 LEASE_KEY = f"{INTERNAL_DIR}/lease.json"
 FORMAT_KEY = f"{INTERNAL_DIR}/format.json"
+INTENT = "manifest.json"
 
 # Deeper trees than this come from a symbolic link to its own parent: Arrow follows it 40 times.
 MAX_DEPTH = 32
@@ -115,3 +116,33 @@ def below(root: str, path: str) -> str | None:
     if path == root:
         return ""
     return path[len(root) + 1 :] if path.startswith(root.rstrip("/") + "/") else None
+
+
+def attempt_key(checkpoint: str, attempt: str) -> str:
+    """The staging directory of one attempt at a checkpoint."""
+    return f"{STAGING_DIR}/{checkpoint}/{attempt}"
+
+
+def staged_key(checkpoint: str, attempt: str) -> str:
+    """Where the bytes of an attempt are written."""
+    return f"{attempt_key(checkpoint, attempt)}/data"
+
+
+def seal_key(checkpoint: str, attempt: str) -> str:
+    """Where the list of what an attempt holds is, once it is complete."""
+    return f"{attempt_key(checkpoint, attempt)}/seal.json"
+
+
+def intent_key(checkpoint: str, attempt: str) -> str:
+    """Where the future manifest is, from when the checkpoint is placed until it is recorded."""
+    return f"{attempt_key(checkpoint, attempt)}/{INTENT}"
+
+
+def manifest_key(checkpoint: str) -> str:
+    """Where the manifest of a published checkpoint is."""
+    return f"{MANIFESTS_DIR}/{checkpoint}.json"
+
+
+def parent(key: str) -> str:
+    """The directory that holds `key`."""
+    return key.rpartition("/")[0]

@@ -75,6 +75,19 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """A checkpoint that is visible and whole, with its manifest still to be recorded.
+
+    Attributes:
+        manifest: What will be recorded.
+        conflicts: `(path, winning rank, losing rank)`, for a warning.
+    """
+
+    manifest: Manifest
+    conflicts: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Union:
     """The parts of several writers, put together.
 

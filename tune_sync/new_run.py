@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import logging
 import os
 import uuid
 from dataclasses import replace
@@ -19,6 +20,8 @@ from tune_sync.filesystem import SyncHandler, open_handler
 from tune_sync.run_filesystem import RunFileSystem
 from tune_sync.spec import Options, Spec
 from tune_sync.syncers.base import Syncer
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 
 def make_filesystem(
@@ -90,3 +93,12 @@ def own_sync_config(config: Any) -> SyncConfig:
     if isinstance(config, ray.tune.SyncConfig):
         return SyncConfig.from_ray(config).accepted()
     raise ConfigError(f"sync_config={config!r}: a tune_sync.SyncConfig is needed")
+
+
+def warn_of_conflicts(path: str, conflicts: tuple[tuple[str, int, int], ...]) -> None:
+    """Say which ranks disagreed about a file, and whose bytes were stored."""
+    for name, winner, loser in conflicts:
+        logger.warning(
+            "%s: ranks %d and %d report different bytes for %s; stored those of rank %d",
+            path, winner, loser, name, winner,
+        )  # fmt: skip

@@ -17,13 +17,14 @@ import ray.tune
 
 from tune_sync.checkpoint import Checkpoint
 from tune_sync.errors import ConfigError, NotStoredError, TuneSyncError
-from tune_sync.filesystem import SyncHandler, warn_of_conflicts
+from tune_sync.filesystem import SyncHandler
 from tune_sync.new_run import (
     begin_home,
     claim_name,
     make_filesystem,
     own_sync_config,
     resolve_storage_path,
+    warn_of_conflicts,
 )
 from tune_sync.saved_state import check_restored, saved_trials
 

@@ -11,8 +11,8 @@ import ray
 from ray.train import UserCallback
 
 from tune_sync.config import SyncConfig
-from tune_sync.filesystem import SyncHandler, warn_of_conflicts
-from tune_sync.new_run import begin_home, make_filesystem
+from tune_sync.filesystem import SyncHandler
+from tune_sync.new_run import begin_home, make_filesystem, warn_of_conflicts
 
 
 class TrainCallback(UserCallback):  # type: ignore[misc]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from tune_sync import layout
 from tune_sync.chunks import CHUNK_BYTES, Chunks
-from tune_sync.commit import staged_key
 from tune_sync.errors import TuneSyncError
 from tune_sync.home import Home, Piece, digest_of
+from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Seal
 
 # Files up to this size travel in batches, larger ones in chunks of their own.

@@ -12,8 +12,9 @@ from typing import Any
 
 from tests.crash.run import Run
 from tune_sync import commit, layout
-from tune_sync.commit import Committer, Placed, manifest_key, staged_key
-from tune_sync.manifest import Manifest, to_json, unite
+from tune_sync.commit import Committer
+from tune_sync.layout import manifest_key, staged_key
+from tune_sync.manifest import Manifest, Placed, to_json, unite
 from tune_sync.testing.fault_store import FaultStore
 
 

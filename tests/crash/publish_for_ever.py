@@ -14,7 +14,8 @@ from pathlib import Path
 
 import xxhash
 
-from tune_sync.commit import Committer, staged_key
+from tune_sync.commit import Committer
+from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Manifest, Seal
 from tune_sync.store import LocalStore
 

@@ -10,7 +10,8 @@ import xxhash
 
 from tests.crash.invariants import STATE_KEY
 from tests.crash.ledger import Contents, Ledger, with_directories
-from tune_sync.commit import Committer, staged_key
+from tune_sync.commit import Committer
+from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Manifest, Seal
 from tune_sync.store import Store
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tune_sync.commit import Committer, staged_key
+from tune_sync.commit import Committer
 from tune_sync.home import digest_of
+from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Manifest, Seal
 
 CHECKPOINT = "trial/checkpoint_000000"

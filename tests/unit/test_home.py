@@ -10,7 +10,6 @@ import pytest
 
 from tests.unit.staged import CHECKPOINT, sealed
 from tune_sync import layout
-from tune_sync.commit import staged_key
 from tune_sync.errors import (
     DamagedError,
     ImmutableError,
@@ -20,6 +19,7 @@ from tune_sync.errors import (
 )
 from tune_sync.guard import attempt_root, staged_part
 from tune_sync.home import LocalHome, Piece, check_digest, digest_of
+from tune_sync.layout import staged_key
 from tune_sync.lease import Lease
 from tune_sync.manifest import FileEntry, Seal
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tune_sync.commit import Committer, staged_key
+from tune_sync.commit import Committer
+from tune_sync.layout import staged_key
 from tune_sync.store import LocalStore
 
 CHECKPOINT = "trial_a/checkpoint_000000"
