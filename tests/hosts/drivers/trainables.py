@@ -8,7 +8,7 @@ Settings in a trial's ``config["settings"]``, all optional:
 - ``checkpoint_every``: steps between checkpoints (default 1); the last step always has one.
 - ``ours``: report ``tune_sync.Checkpoint`` in place of ``ray.tune.Checkpoint``.
 - ``fail_at``: raise before this step, unless it is the first after a resume.
-- ``artifact_bytes``: write ``artifact_<step>.bin`` of this size into the trial directory.
+- ``artifact_bytes``: write ``artifact_<step>.bin`` of this size into the working directory.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def train_n(config: dict[str, Any]) -> None:
     took_s = 0.0  # how long the last report took
     for step in range(first, settings.get("steps", 3)):
         _fail_if_due(settings, first, step)
-        _write_artifact(settings, tune.get_context().get_trial_dir(), step)
+        _write_artifact(settings, step)
         metrics: dict[str, Any] = {"step": step, "node": socket.gethostname(), "resumed_at": first}
         metrics |= {"score": score_of(trial_id, step), "took_s": took_s}
         if not _is_due(settings, step):
@@ -118,7 +118,7 @@ class TrainN(tune.Trainable):  # type: ignore[misc]
         time.sleep(self.settings.get("pause_s", 0))
         self.step_done += 1
         _fail_if_due(self.settings, self.resumed_at, self.step_done)
-        _write_artifact(self.settings, self.logdir, self.step_done)
+        _write_artifact(self.settings, self.step_done)
         return {
             "step": self.step_done,
             "node": socket.gethostname(),
@@ -154,8 +154,8 @@ def _is_due(settings: dict[str, Any], step: int) -> bool:
     return done % settings.get("checkpoint_every", 1) == 0 or done == settings.get("steps", 3)
 
 
-def _write_artifact(settings: dict[str, Any], directory: str, step: int) -> None:
-    """Into the trial directory of this node, wherever the working directory is."""
+def _write_artifact(settings: dict[str, Any], step: int) -> None:
+    """Into the trial's working directory."""
     size_bytes = settings.get("artifact_bytes", 0)
     if size_bytes:
-        (Path(directory) / f"artifact_{step}.bin").write_bytes(os.urandom(size_bytes))
+        Path(f"artifact_{step}.bin").write_bytes(os.urandom(size_bytes))
