@@ -12,6 +12,7 @@ from ray.tune.schedulers import PopulationBasedTraining
 from tune_sync import RunConfig, SyncConfig
 
 STEPS = 6
+RATES = [0.01, 0.9]
 
 
 def train(config: dict[str, float]) -> None:
@@ -36,13 +37,13 @@ def main() -> None:
     )
     tuner = tune.Tuner(
         train,
-        param_space={"rate": tune.grid_search([0.01, 0.9])},
+        param_space={"rate": tune.grid_search(RATES)},
         tune_config=tune.TuneConfig(metric="score", mode="max", scheduler=scheduler),
         run_config=RunConfig(name="pbt", sync_config=SyncConfig(), verbose=0),
     )
-    for result in tuner.fit():
-        score, rate = result.metrics["score"], result.config["rate"]
-        print(f"score {score:.2f} with rate {rate:.2f}; alone it would be {STEPS * rate:.2f}")
+    for rate, result in zip(RATES, tuner.fit(), strict=True):
+        score = result.metrics["score"]
+        print(f"began with rate {rate}, ends with {score:.2f}; alone: {STEPS * rate:.2f}")
 
 
 if __name__ == "__main__":
