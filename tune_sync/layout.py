@@ -29,6 +29,8 @@ INTENT = "manifest.json"
 
 # Deeper trees than this come from a symbolic link to its own parent: Arrow follows it 40 times.
 MAX_DEPTH = 32
+# `.tune_sync/staging/`, an attempt and `data` come on top.
+STAGING_DEPTH = 4
 
 _CHECKPOINT = re.compile(r"checkpoint_[0-9]\S*")
 
@@ -64,17 +66,21 @@ def check_key(key: str) -> str:
 
     Raises:
         PathRefusedError: It is absolute, holds "." or ".." or empty parts or a NUL, or nests
-            deeper than `MAX_DEPTH`.
+            deeper than any path of `MAX_DEPTH` in staging.
     """
     parts = key.split("/")
     if key and (any(part in ("", ".", "..") for part in parts) or "\0" in key):
         raise PathRefusedError(f"path {key!r} does not stay inside its directory; refused")
-    if len(parts) > MAX_DEPTH:
+    _check_depth(key, MAX_DEPTH + STAGING_DEPTH)
+    return key
+
+
+def _check_depth(key: str, limit: int) -> None:
+    if key.count("/") >= limit:
         raise PathRefusedError(
             f"path {key[:80]!r}… is more than {MAX_DEPTH} levels deep; "
             "remove the symbolic link that points to its own parent directory"
         )
-    return key
 
 
 def is_checkpoint_name(name: str) -> bool:
@@ -91,8 +97,10 @@ def classify(key: str, *, checkpoint_depth: int = 1) -> Place:
             (`<trial>/checkpoint_…`), 0 for Ray Train (`checkpoint_…`).
 
     Raises:
-        PathRefusedError: See `check_key`; or a checkpoint that would hold its own experiment.
+        PathRefusedError: See `check_key`; or it nests deeper than `MAX_DEPTH`; or a checkpoint
+            that would hold its own experiment.
     """
+    _check_depth(key, MAX_DEPTH)
     parts = check_key(key).split("/")
     if parts[0] == INTERNAL_DIR:
         return Place(Kind.INTERNAL)

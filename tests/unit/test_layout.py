@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tune_sync import layout
 from tune_sync.errors import PathRefusedError
 from tune_sync.layout import MAX_DEPTH, Kind, Place, check_key, classify, is_checkpoint_name
 
@@ -33,9 +34,11 @@ def test_keys_that_leave_or_could_mean_two_things_are_refused(key: str) -> None:
 
 
 def test_deep_keys_are_refused_with_the_usual_cause() -> None:
-    check_key("/".join(["d"] * MAX_DEPTH))
+    deepest = "/".join(["d"] * MAX_DEPTH)
+    classify(deepest)
+    check_key(f"{layout.STAGING_DIR}/{deepest}")  # the deepest one fits into staging
     with pytest.raises(PathRefusedError, match="symbolic link"):
-        check_key("/".join(["d"] * (MAX_DEPTH + 1)))
+        classify(f"{deepest}/d")
 
 
 @pytest.mark.parametrize(

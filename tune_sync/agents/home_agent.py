@@ -15,18 +15,19 @@ from typing import Any
 
 import numpy as np
 import ray
+from ray.exceptions import GetTimeoutError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_sync import layout
-from tune_sync.errors import PathRefusedError
+from tune_sync.errors import HomeLostError, PathRefusedError
 from tune_sync.home import LocalHome, Piece, check_digest
-from tune_sync.manifest import Seal
-from tune_sync.store import Info
 
 NAMESPACE = "tune_sync"
 # Bulk writes and reads must not keep short questions waiting.
 IO_THREADS = 4
 CALL_THREADS = 32
+# A new process of Ray on a busy machine takes seconds, one that needs an environment, a minute.
+START_TIMEOUT_S = 120.0
 
 
 class HomeAgent:
@@ -115,11 +116,15 @@ def start_agent(name: str, node_id: str) -> None:
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
     )  # fmt: skip
     handle = actor.remote()
-    ray.get(handle.ping.remote(), timeout=120)
+    try:
+        ray.get(handle.ping.remote(), timeout=START_TIMEOUT_S)
+    except (GetTimeoutError, RayActorError) as error:
+        raise HomeLostError(
+            f"the home agent does not start on node {node_id}: {error}; is tune_sync installed "
+            "there, in the environment that Ray runs in?"
+        ) from error
     _KEEP[name] = handle
 
 
 # A named actor ends when its last handle of the creating process goes away.
 _KEEP: dict[str, Any] = {}
-
-__all__ = ["NAMESPACE", "HomeAgent", "Info", "Seal", "start_agent"]
