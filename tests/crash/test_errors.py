@@ -114,6 +114,6 @@ def test_a_late_write_to_a_dropped_attempt_fails() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["two_ranks", "replace_published", "retire_after_state"])
 def test_promises_hold_after_an_error_and_then_a_crash(name: str) -> None:
-    for at_count, when in itertools.product(range(1, 140, 3), WHENS):
+    for at_count, when in itertools.product(range(1, 140, 5), WHENS):
         fault = Fault(at_count, os_error(errno.EIO), when=when)
         explore(SCENARIOS[name], make_run=TryingAgain, faults=[fault])
