@@ -32,7 +32,8 @@ MAX_DEPTH = 32
 # `.tune_sync/staging/`, an attempt and `data` come on top.
 STAGING_DEPTH = 4
 
-_CHECKPOINT = re.compile(r"checkpoint_[0-9]\S*")
+# Ray Tune counts, with six digits or more; Ray Train writes the time.
+_CHECKPOINT = re.compile(r"checkpoint_([0-9]{6,}|[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}-\S+)")
 
 
 class Kind(enum.Enum):

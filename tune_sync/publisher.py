@@ -35,23 +35,31 @@ class Publisher:
         self._doomed: dict[str, int] = {}
         self._due: set[str] = set()
         self._retiring = ""
+        self._recording: dict[str, Manifest] = {}
         self._failed: dict[str, tuple[Manifest, Exception]] = {}
-        self._deletes_changed = threading.Condition()
+        self._names_changed = threading.Condition()
 
     def record_later(self, manifest: Manifest) -> None:
         """Record a placed checkpoint soon. Returns at once."""
+        with self._names_changed:
+            self._recording[manifest.checkpoint] = manifest
         self._records.add(lambda: self._record(manifest))
 
     def keep(self, checkpoint: str) -> None:
-        """Take back a delete: the name is about to be used again. Call it before `place`."""
-        with self._deletes_changed:
+        """Let go of a name that is about to be used again. Call it before `place`.
+
+        A delete is taken back; a record of the earlier checkpoint is waited for.
+        """
+        with self._names_changed:
             self._doomed.pop(checkpoint, None)
             self._due.discard(checkpoint)
-            self._deletes_changed.wait_for(lambda: self._retiring != checkpoint)
+            self._names_changed.wait_for(
+                lambda: self._retiring != checkpoint and checkpoint not in self._recording
+            )
 
     def retire_later(self, checkpoint: str) -> None:
         """Delete a checkpoint once no state names it any more. Returns at once."""
-        with self._deletes_changed:
+        with self._names_changed:
             self._doomed.setdefault(checkpoint, 0)
 
     def discard_later(self, attempts: list[tuple[str, str]]) -> None:
@@ -61,7 +69,7 @@ class Publisher:
 
     def state_written(self) -> None:
         """Tell that a state file was written: deletes asked for long enough before it can go."""
-        with self._deletes_changed:
+        with self._names_changed:
             for checkpoint in self._doomed:
                 self._doomed[checkpoint] += 1
         self._retire_due(STATE_WRITES_BEFORE_DELETE)
@@ -81,7 +89,7 @@ class Publisher:
                 f"{left_count} checkpoints are still being published after {timeout_s:.0f} s; "
                 "is the disk of the driver's node hanging?"
             )
-        with self._deletes_changed:
+        with self._names_changed:
             if self._failed:
                 raise NotStoredError("; ".join(f"{c}: {e}" for c, (_, e) in self._failed.items()))
 
@@ -103,7 +111,7 @@ class Publisher:
         return self._deletes.close(timeout_s) and recorded
 
     def _retire_due(self, state_writes: int) -> None:
-        with self._deletes_changed:
+        with self._names_changed:
             due = [c for c, count in self._doomed.items() if count >= state_writes]
             for checkpoint in due:
                 del self._doomed[checkpoint]
@@ -116,14 +124,17 @@ class Publisher:
             self._committer.record(manifest)
         except Exception as error:  # kept, tried again by `drain`, and raised there
             logger.warning("cannot publish %s: %s", manifest.checkpoint, error)
-            with self._deletes_changed:
+            with self._names_changed:
                 self._failed[manifest.checkpoint] = (manifest, error)
         else:
-            with self._deletes_changed:
+            with self._names_changed:
                 self._failed.pop(manifest.checkpoint, None)
+        with self._names_changed:
+            self._recording.pop(manifest.checkpoint, None)
+            self._names_changed.notify_all()
 
     def _record_failed(self) -> None:
-        with self._deletes_changed:
+        with self._names_changed:
             failed = [manifest for manifest, _ in self._failed.values()]
         for manifest in failed:
             self._record(manifest)
@@ -137,7 +148,7 @@ class Publisher:
 
     def _retire_all_due(self) -> None:
         while True:
-            with self._deletes_changed:
+            with self._names_changed:
                 if not self._due:
                     return
                 checkpoint = self._retiring = self._due.pop()
@@ -146,7 +157,7 @@ class Publisher:
             except Exception as error:  # an old checkpoint stays: no loss, but say so
                 logger.warning("cannot delete %s: %s", checkpoint, error)
             finally:
-                with self._deletes_changed:
+                with self._names_changed:
                     self._failed.pop(checkpoint, None)  # nobody wants it recorded any more
                     self._retiring = ""
-                    self._deletes_changed.notify_all()
+                    self._names_changed.notify_all()

@@ -83,6 +83,7 @@ def test_places_of_a_train_run(key: str, place: Kind) -> None:
         ("checkpoint_000000", True), ("checkpoint_1000000", True),
         ("checkpoint_2026-01-01_00-00-00.123456", True), ("checkpoint_tmp_ab12", False),
         ("checkpoint_", False), ("checkpoint", False), ("my_checkpoint_000000", False),
+        ("checkpoint_3.pt", False), ("checkpoint_000000.pt", False), ("checkpoint_00001", False),
         ("checkpoint_000000 copy", False), ("checkpoint_000000\n", False),
     ],
 )  # fmt: skip
