@@ -100,7 +100,6 @@ class LocalStore:
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
-        self._real_root = ""  # resolved once it is there
 
     def path(self, key: str) -> Path:
         """Where `key` lies. Raises PathRefusedError if that is outside the root."""
@@ -229,14 +228,23 @@ class LocalStore:
     def _inside(self, key: str) -> Path:
         """The path of `key` for a change; refuses one that a link leads out of the root."""
         path = self.path(key)
-        parent = path.parent if key else path
-        root = self._real_root or os.path.realpath(self.root)
-        if not self._real_root and self.root.is_dir():
-            self._real_root = root
-        real = os.path.realpath(parent)
-        if real != root and not real.startswith(root + os.sep):
-            raise PathRefusedError(f"{path} is a link out of {self.root}; remove the link")
+        if self._has_link_above(key):  # else it is where it says: no need to resolve it
+            root, real = os.path.realpath(self.root), os.path.realpath(path.parent)
+            if real != root and not real.startswith(root + os.sep):
+                raise PathRefusedError(f"{path} is a link out of {self.root}; remove the link")
         return path
+
+    def _has_link_above(self, key: str) -> bool:
+        """Whether a directory between the root and `key` is a link."""
+        above = str(self.root)
+        for name in key.split("/")[:-1]:
+            above += "/" + name
+            try:
+                if stat.S_ISLNK(os.lstat(above).st_mode):
+                    return True
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+        return False
 
     @contextmanager
     def _room(self, path: Path, need_bytes: int = 0) -> Iterator[None]:

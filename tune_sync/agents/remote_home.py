@@ -23,7 +23,7 @@ from tune_sync.store import Info
 
 # The budget for bytes that this process has put into the object store and that the home has not
 # confirmed. With one chunk being filled it bounds our memory at any checkpoint size.
-IN_FLIGHT_BYTES = 96 << 20
+IN_FLIGHT_BYTES = 64 << 20
 READ_BYTES = 16 << 20
 # Reads run ahead of the reader by this many ranges, over all threads of the process: what was
 # read waits in the home node's object store, which has to hold it for all processes.
