@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MIB = 1 << 20
+LARGE_BYTES = 100 * MIB
 
 
 @dataclass(frozen=True)
@@ -52,3 +53,18 @@ def make_files(parent: Path, case: Case) -> Path:
             for start in range(0, case.file_bytes, 16 * MIB):
                 file.write(os.urandom(min(16 * MIB, case.file_bytes - start)))
     return directory
+
+
+def free_large_files(directory: Path) -> int:
+    """Make room: delete the large files of a directory. Returns the size of all that was there.
+
+    Small ones stay until the end: for minutes ext4 passes over every inode that was deleted
+    when it looks for a free one, and the next to create files would pay for that.
+    """
+    total_bytes = 0
+    for path in directory.rglob("*"):
+        size_bytes = path.stat().st_size if path.is_file() else 0
+        total_bytes += size_bytes
+        if size_bytes >= LARGE_BYTES:
+            path.unlink()
+    return total_bytes

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from benchmarks import old_ray, tcp
-from benchmarks.cases import CASES, Case
+from benchmarks import old_ray
+from benchmarks.cases import Case
 from benchmarks.orders import Helper
 from tests.bed import Cluster
 
@@ -41,9 +43,11 @@ class Hosts:
         self._cases = cases
         self._store_bytes = store_bytes
         self._old_python = old_python
+        self._old_count = 0
         self._stack = ExitStack()
 
     def __enter__(self) -> Hosts:
+        tempfile.tempdir = self._stack.enter_context(_fresh_place())
         shared = [self._old_python.parent.parent] if self._old_python else []
         self.cluster = Cluster(
             worker_count=1, object_store_bytes=self._store_bytes, keep_homes=(HEAD,),
@@ -70,7 +74,8 @@ class Hosts:
             _, to, streams = path.split("-")
             return self._tcp.ask(**order, to=to, streams=int(streams))
         if path == "old":
-            return self._old.ask(**order, target="/srv/home/old")
+            self._old_count += 1
+            return self._old.ask(**order, target=f"/srv/home/old/{self._old_count}")
         return self._new.ask(**order, path=path, total_bytes=case.total_bytes)
 
     def file_system(self) -> str:
@@ -129,4 +134,21 @@ class Hosts:
         )
 
 
-__all__ = ["CASES", "HEAD", "WORKER", "Hosts", "tcp"]
+@contextmanager
+def _fresh_place() -> Iterator[str]:
+    """A temporary directory in a part of the disk of its own, where ext4 can do that.
+
+    What other programs have just deleted nearby would slow down every file that is created.
+    """
+    usual = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="bench-") as above:
+        subprocess.run(["chattr", "+T", above], check=False, capture_output=True)
+        place = Path(above, "hosts")
+        place.mkdir()
+        try:
+            yield str(place)
+        finally:
+            tempfile.tempdir = usual
+
+
+__all__ = ["HEAD", "WORKER", "Hosts"]

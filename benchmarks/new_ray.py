@@ -8,7 +8,6 @@ Answers orders {"path": "get"|"report"|"ours"|"syncer", "directory": ..., "total
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ import ray
 from ray import tune
 
 import tune_sync
+from benchmarks.cases import free_large_files
 from benchmarks.orders import serve
 from tune_sync import layout
 from tune_sync.filesystem import handlers
@@ -142,10 +142,8 @@ def _published(experiment: Path, done: dict[str, Any], total_bytes: int) -> dict
         time.sleep(0.005)
     seconds = found[0].stat().st_ctime - done["start_s"]
     key = found[0].relative_to(experiment / layout.MANIFESTS_DIR).with_suffix("")
-    got_bytes = sum(p.stat().st_size for p in (experiment / key).rglob("*") if p.is_file())
-    if got_bytes != total_bytes:
-        raise AssertionError(f"{key} holds {got_bytes} bytes, not {total_bytes}")
-    shutil.rmtree(experiment / key)  # room for the next; nobody opens it
+    if free_large_files(experiment / key) != total_bytes:
+        raise AssertionError(f"{key} does not hold {total_bytes} bytes")
     return {"seconds": seconds, "blocked_s": done["blocked_s"]}
 
 

@@ -6,9 +6,9 @@ when it has all of it: in memory, or in files that it has synced.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
-import shutil
 import socket
 import sys
 import threading
@@ -16,15 +16,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cases import free_large_files
 from benchmarks.orders import serve
+from tune_sync.store import SYNCFS_FROM_FILES
 
 PORT = 7077
 RECEIVE_BYTES = 4 << 20
 DONE = b"k"
+SYNCFS = ctypes.CDLL(None).syncfs
 
 
 def receive_all(target: Path) -> None:
-    """Serve connections until killed; files go into `target`, which is emptied before each."""
+    """Serve connections until killed; files go below `target`, a new directory each time."""
     listener = socket.create_server(("0.0.0.0", PORT))
     print("ready", flush=True)
     while True:
@@ -39,13 +42,14 @@ def _receive(connection: socket.socket, target: Path) -> None:
         if header["to"] == "memory":
             _take(connection, header["sizes_bytes"][0], buffer, None)
         else:
-            shutil.rmtree(target, ignore_errors=True)
-            target.mkdir(parents=True)
+            directory = target / str(time.monotonic_ns())
+            directory.mkdir(parents=True)
             for number, size_bytes in enumerate(header["sizes_bytes"]):
-                with (target / str(number)).open("wb", buffering=0) as file:
+                with (directory / str(number)).open("wb", buffering=0) as file:
                     _take(connection, size_bytes, buffer, file.fileno())
-            _sync(target)
+            _sync(directory)
         connection.sendall(DONE)
+        free_large_files(target)
 
 
 def _take(connection: socket.socket, size_bytes: int, buffer: memoryview, file: int | None) -> None:
@@ -59,15 +63,13 @@ def _take(connection: socket.socket, size_bytes: int, buffer: memoryview, file: 
         left -= got
 
 
-def _sync(target: Path) -> None:
-    """As durable as the product makes it: every file, then the directory."""
-    names = os.listdir(target)
-    if len(names) > 64:
-        os.sync()
-        return
-    for path in [*(target / name for name in names), target]:
+def _sync(directory: Path) -> None:
+    """Make a directory of files as durable as tune_sync makes it, and in the same way."""
+    paths = [directory, *directory.iterdir()]
+    sync, count = (SYNCFS, 1) if len(paths) > SYNCFS_FROM_FILES else (os.fsync, len(paths))
+    for path in paths[:count]:
         descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)
+        sync(descriptor)
         os.close(descriptor)
 
 
