@@ -142,6 +142,7 @@ class LocalHome:
 
     def make_dir(self, key: str) -> None:
         """See `Home.make_dir`."""
+        self._fence()
         self.store.make_dir(self._plain(key) if key else key)
 
     def remove(self, key: str) -> None:
@@ -165,6 +166,7 @@ class LocalHome:
 
     def begin_file(self) -> str:
         """See `Home.begin_file`."""
+        self._fence()
         return self.committer.begin_file()
 
     def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.bed import Cluster
 from tests.bed.host import send
-from tests.hosts.drivers.names import LINKED_BYTES, ODD
+from tests.hosts.drivers.names import EXPERIMENT, LINKED_BYTES, ODD, TRIAL
 from tests.hosts.drivers.readers import READERS_COUNT, READS_COUNT
 
 pytestmark = pytest.mark.hosts
@@ -218,6 +218,7 @@ def test_odd_names_and_links_of_a_worker_arrive_as_they_are(cluster: Cluster) ->
     found = cluster.drive("head", f"{DRIVERS}/names.py")
     assert found["errors"] == []
     assert found["nodes"] == ["w1"]
+    assert found["root"].endswith(f"/{EXPERIMENT}/{TRIAL}")
     plain, ours, links = found["at_home"]
     assert {name for name in plain if "/" not in name} == {*ODD, "dirs", "empty"}
     assert plain == ours == found["seen"][0] == found["seen"][1]

@@ -100,7 +100,7 @@ def main() -> None:
             sync_config=SyncConfig(sync_artifacts=True),
         ),
     ).fit()  # fmt: skip
-    root = Path.home() / "ray_results" / EXPERIMENT / TRIAL
+    root = Path(results[0].path)
     homes = sorted(root.glob("checkpoint_*"))
     opened = []
     for result in results:
@@ -111,6 +111,7 @@ def main() -> None:
         "RESULT",
         json.dumps(
             {
+                "root": str(root),
                 "errors": [str(error) for error in results.errors],
                 "nodes": sorted({r["node"] for r in keep.results}),
                 "seen": [json.loads(r["seen"]) for r in keep.results if r["seen"]],

@@ -91,7 +91,7 @@ class Watch(threading.Thread):
         self.names: list[str] = []
 
     def run(self) -> None:
-        depth = "checkpoint_*" if IS_V2 else "*/checkpoint_*"
+        depth = "checkpoint_[0-9]*" if IS_V2 else "*/checkpoint_[0-9]*"
         while not self.seen_s:
             for found in self._root.glob(depth):
                 self.names = sorted(os.listdir(found))
