@@ -23,8 +23,11 @@ from tune_sync.errors import HomeLostError, PathRefusedError
 from tune_sync.home import LocalHome, Piece, check_digest
 
 NAMESPACE = "tune_sync"
-# Bulk writes and reads must not keep short questions waiting.
-IO_THREADS = 4
+# Bulk writes and reads must not keep short questions waiting. Writes go one after the other:
+# threads that write at once spin on the file system's locks, and take the cores that bring the
+# next chunk (see docs/benchmarks.md).
+WRITE_THREADS = 1
+READ_THREADS = 4
 CALL_THREADS = 32
 # A new process of Ray on a busy machine takes seconds, one that needs an environment, a minute.
 START_TIMEOUT_S = 120.0
@@ -46,7 +49,7 @@ class HomeAgent:
             raise PathRefusedError(f"{verb!r} is not a verb of a home")
         return getattr(self._home(root, owner, depth), verb)(*args)
 
-    @ray.method(concurrency_group="io")  # type: ignore[untyped-decorator]
+    @ray.method(concurrency_group="write")  # type: ignore[untyped-decorator]
     def write(
         self, root: str, owner: str, depth: int, key: str, offset_bytes: int,
         digest: str, data: np.ndarray[Any, Any],
@@ -56,7 +59,7 @@ class HomeAgent:
         check_digest(key, view, digest)
         self._home(root, owner, depth).write(key, offset_bytes, view)
 
-    @ray.method(concurrency_group="io")  # type: ignore[untyped-decorator]
+    @ray.method(concurrency_group="write")  # type: ignore[untyped-decorator]
     def write_batch(
         self, root: str, owner: str, depth: int, pieces: list[Piece],
         digest: str, data: np.ndarray[Any, Any],
@@ -66,7 +69,7 @@ class HomeAgent:
         check_digest(f"a batch of {len(pieces)} files", view, digest)
         self._home(root, owner, depth).write_batch(pieces, view)
 
-    @ray.method(concurrency_group="io")  # type: ignore[untyped-decorator]
+    @ray.method(concurrency_group="read")  # type: ignore[untyped-decorator]
     def read(
         self, root: str, owner: str, depth: int, key: str, offset_bytes: int, length_bytes: int
     ) -> np.ndarray[Any, Any]:
@@ -74,7 +77,7 @@ class HomeAgent:
         data = self._home(root, owner, depth).read(key, offset_bytes, length_bytes)
         return np.frombuffer(data, dtype=np.uint8)
 
-    @ray.method(concurrency_group="io")  # type: ignore[untyped-decorator]
+    @ray.method(concurrency_group="read")  # type: ignore[untyped-decorator]
     def read_many(
         self, root: str, owner: str, depth: int, keys: list[str]
     ) -> tuple[list[int], np.ndarray[Any, Any]]:
@@ -110,7 +113,8 @@ def _check_root(root: str) -> None:
 
 def start_agent(name: str, node_id: str) -> None:
     """Start the agent `name` on a node, or find it there. Returns when it answers."""
-    actor = ray.remote(concurrency_groups={"io": IO_THREADS})(HomeAgent).options(
+    groups = {"write": WRITE_THREADS, "read": READ_THREADS}
+    actor = ray.remote(concurrency_groups=groups)(HomeAgent).options(
         name=name, namespace=NAMESPACE, get_if_exists=True, num_cpus=0, max_restarts=-1,
         max_task_retries=3, max_concurrency=CALL_THREADS,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
