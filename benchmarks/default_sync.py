@@ -79,9 +79,13 @@ def speed_table(times: Times) -> str:
 
 
 def memory_table(paths: list[str]) -> str:
-    """Peak memory beyond the idle state, for a file four times as large as the object store."""
+    """Peak memory beyond the idle state, for a file four times as large as the object store.
+
+    Own processes + raylet + object store, see `memory.Use`.
+    """
     case = CASES["huge"]
     lines = ["| | worker, MiB | driver's node, MiB | s |", "|---|---|---|---|"]
+    parts = "{own:.0f} + {raylet:.0f} + {store:.0f}"
     for path in paths:
         # A fresh cluster each: pages of the object store that were touched once stay.
         with Hosts([case, CASES["tiny"]], SMALL_STORE_BYTES, None) as hosts:
@@ -90,8 +94,12 @@ def memory_table(paths: list[str]) -> str:
             with Watch(watched) as watch:
                 seconds = hosts.send(path, case)["seconds"]
         extra = {
-            name: f"{sum(both) / MIB:.0f} ({both[0] / MIB:.0f} + {both[1] / MIB:.0f})"
-            for name, both in watch.extra_bytes.items()
+            name: parts.format(
+                own=used.own_bytes / MIB,
+                raylet=used.raylet_bytes / MIB,
+                store=used.store_bytes / MIB,
+            )
+            for name, used in watch.extra.items()
         }
         lines.append(f"| {PATHS[path]} | {extra[WORKER]} | {extra[HEAD]} | {seconds:.2f} |")
     return "\n".join(lines)
