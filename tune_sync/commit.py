@@ -113,6 +113,7 @@ class Committer:
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """Drop one attempt; a late write to it fails, as its directory is gone."""
+        self._fence()
         self._discard(layout.attempt_key(checkpoint, attempt))
 
     # Publishing

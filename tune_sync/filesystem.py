@@ -174,8 +174,9 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         """Start an attempt for a checkpoint directory; make any other directory."""
         if self.is_driver and not self.spec.experiment:
             self.bind(layout.below(self.spec.root, path) or "")
-        if self.is_driver and self.spec.address is None and path == self.experiment_root:
-            self.start()
+        begun = self.spec.address is not None and (self.run is None or not self.run.closed)
+        if self.is_driver and not begun and path == self.experiment_root:
+            self.start()  # also for a second fit(): it is told that the experiment exists
         place = self._place(path)
         if place.kind is Kind.CHECKPOINT and not place.inner:
             self._begin(place.checkpoint)

@@ -14,7 +14,7 @@ from tune_sync.errors import ImmutableError, PathRefusedError
 from tune_sync.layout import Kind
 
 _ID = re.compile(r"[0-9a-f]{32}")
-_ATTEMPT = re.compile(re.escape(layout.STAGING_DIR) + rf"/.+?/{_ID.pattern}/data")
+_ATTEMPT = re.compile(re.escape(layout.STAGING_DIR) + rf"/.+?/{_ID.pattern}/data", re.DOTALL)
 _INCOMING = re.compile(rf"{re.escape(layout.INCOMING_DIR)}/{_ID.pattern}")
 
 

@@ -121,10 +121,10 @@ def classify(key: str, *, checkpoint_depth: int = 1) -> Place:
 
 def below(root: str, path: str) -> str | None:
     """`path` relative to `root`, "" for itself, None if it is elsewhere."""
-    path = path.rstrip("/") if len(path) > 1 else path
+    path, root = path.rstrip("/"), root.rstrip("/")
     if path == root:
         return ""
-    return path[len(root) + 1 :] if path.startswith(root.rstrip("/") + "/") else None
+    return path[len(root) + 1 :] if path.startswith(root + "/") else None
 
 
 def attempt_key(checkpoint: str, attempt: str) -> str:

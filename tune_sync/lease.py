@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import socket
 import threading
@@ -26,6 +27,9 @@ from tune_sync.layout import LEASE_KEY
 # driver that swaps or is stopped for a moment lose its run; longer delays a new start elsewhere.
 LEASE_TTL_S = 30.0
 HEARTBEAT_S = 5.0
+# The lock is held for milliseconds, unless its holder is stopped just then.
+LOCK_TRIES = 200
+LOCK_TRY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ class Lease:
                     if holder is None or holder.owner != self._owner:
                         return  # lost: `check` tells whoever wants to write
                     self._write()
-            except OSError:
+            except (OSError, LeaseHeldError):
                 continue  # a full or absent disk: the next beat tries again
 
     def _write(self) -> None:
@@ -119,13 +123,25 @@ class Lease:
             self._clock(), time.clock_gettime(time.CLOCK_BOOTTIME),
         )  # fmt: skip
         fresh = self._file.with_suffix(".new")
-        fresh.write_text(json.dumps({"format_version": 1, **asdict(me)}))
+        fresh.unlink(missing_ok=True)  # whatever it is: a link would be followed
+        with open(fresh, "x") as file:
+            file.write(json.dumps({"format_version": 1, **asdict(me)}))
         os.replace(fresh, self._file)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with open(self._file.with_suffix(".lock"), "a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            for _ in range(LOCK_TRIES):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(LOCK_TRY_S)
+            else:
+                raise LeaseHeldError(
+                    f"{lock.name} is held for over {LOCK_TRIES * LOCK_TRY_S:.0f} s; "
+                    "is one of this experiment's drivers stopped? End it, and try again"
+                )
             yield
 
 
@@ -133,12 +149,13 @@ def read_holder(file: Path) -> Holder | None:
     """Who holds the lease in `file`; None if nobody does, or the file is unreadable."""
     try:
         body = json.loads(file.read_text())
-        return Holder(
+        holder = Holder(
             str(body["owner"]), str(body["host"]), int(body["pid"]), str(body["machine"]),
             str(body["process_start"]), float(body["heartbeat_s"]),
             float(body.get("heartbeat_up_s", 0.0)),
         )  # fmt: skip
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return holder if math.isfinite(holder.heartbeat_s) else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

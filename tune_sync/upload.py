@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import threading
 import time
 from collections.abc import Callable
@@ -263,14 +262,9 @@ class UploadStream:
 
 
 def _copy_from(source: Path, stream: UploadStream) -> None:
-    with open(source, "rb") as file:
-        size_bytes = source.stat().st_size
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            view = memoryview(mapped)
-            try:
-                for start in range(0, size_bytes, CHUNK_BYTES):
-                    with view[start : start + CHUNK_BYTES] as chunk:
-                        stream.write(chunk)
-                    mapped.madvise(mmap.MADV_DONTNEED)  # keeps our memory flat for any size
-            finally:
-                view.release()
+    # Into memory of our own, and not by mapping the file: if its owner changes it meanwhile, what
+    # is digested is still what is sent, and one that shrinks is no crash of this process.
+    buffer = memoryview(bytearray(CHUNK_BYTES))
+    with open(source, "rb", buffering=0) as file:
+        while size_bytes := file.readinto(buffer):
+            stream.write(buffer[:size_bytes])
