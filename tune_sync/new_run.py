@@ -55,6 +55,8 @@ def resolve_storage_path(path: str | os.PathLike[str] | None) -> str:
     Raises:
         ConfigError: A URL of another kind.
     """
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        raise ConfigError(f"storage_path={path!r}: a path is needed")
     text = os.fspath(path) if path is not None else "~/ray_results"
     scheme, mark, rest = text.partition("://")
     if mark and scheme == "file":

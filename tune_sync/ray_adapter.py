@@ -54,6 +54,10 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
     sync_config: Any = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.overwrite, bool):
+            raise ConfigError(f"RunConfig(overwrite={self.overwrite!r}): True or False is needed")
+        if self.name is not None and not isinstance(self.name, str):
+            raise ConfigError(f"RunConfig(name={self.name!r}): a string is needed")
         self.sync_config = own_sync_config(self.sync_config)
         if isinstance(getattr(self.storage_filesystem, "handler", None), SyncHandler):
             self.storage_filesystem = None  # dataclasses.replace() of another RunConfig

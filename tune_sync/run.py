@@ -102,6 +102,12 @@ class Run:
         if attempts and self._published_early.issuperset(attempts):
             return ()
         self.publisher.keep(checkpoint)
+        if self.home.info(layout.manifest_key(checkpoint)) is not None:
+            logger.warning(
+                "%s replaces a checkpoint that the saved state did not name: the run went on from "
+                "an older one",
+                checkpoint,
+            )
         placed = self.home.committer.place(checkpoint, strict=strict, attempts=attempts)
         self._latest[checkpoint.rpartition("/")[0]] = checkpoint
         self.publisher.record_later(placed.manifest)
@@ -225,9 +231,9 @@ def _not_begun_here(holder: Holder) -> bool:
 def _check_format(root: Path) -> None:
     file = root / layout.FORMAT_KEY
     if not file.is_file() or not file.stat().st_size:  # a power cut may leave it empty
-        fresh = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
-        fresh.write_text(json.dumps({"format_version": FORMAT_VERSION}))
-        fresh.rename(file)
+        store, fresh = LocalStore(root), f"{layout.FORMAT_KEY}.{uuid.uuid4().hex}"
+        store.write_at(fresh, 0, json.dumps({"format_version": FORMAT_VERSION}).encode())
+        store.rename(fresh, layout.FORMAT_KEY)
         return
     try:
         found = json.loads(file.read_text()).get("format_version")

@@ -25,8 +25,9 @@ from ray import tune
 import tune_sync
 
 LARGE_BYTES = 24 << 20
-# A report of such a checkpoint takes about this long here; the kill comes at any moment of it.
-REPORT_S = 0.6
+# How much of the time that the report before took may pass until the kill.
+PART = 0.8
+PAUSE_S = 0.6
 LOOK_EVERY_S = 0.03
 
 
@@ -74,21 +75,26 @@ def train_fn(config: dict[str, Any]) -> None:
     notes.write_text(json.dumps(log))
     numbers = random.Random(config["seed"] + len(log["kills"]))
     kind = (tune.Checkpoint, tune_sync.Checkpoint)[len(log["kills"]) % 2]
+    took_s = 0.0
     for step in range(start, config["steps"]):
         with tempfile.TemporaryDirectory() as made:
             write_files(Path(made), step)
-            # The first report after a start goes through, so that there is progress.
-            if step > start and len(log["kills"]) < config["kills"]:
-                delay_s = numbers.uniform(0, REPORT_S)
+            # Two reports after a start go through: for progress, and to see how long one takes
+            # (the first also finds the way home).
+            to_be_killed = step > start + 1 and len(log["kills"]) < config["kills"]
+            if to_be_killed:
+                delay_s = numbers.uniform(0, PART * took_s)
                 log["kills"].append([step, delay_s])
                 notes.write_text(json.dumps(log))
                 threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGKILL)).start()
             metrics = {"step": step, "host": os.uname().nodename}
+            began_s = time.monotonic()
             tune.report(metrics, checkpoint=kind.from_directory(made))
-        if log["kills"] and log["kills"][-1][0] == step:
+            took_s = time.monotonic() - began_s
+        if to_be_killed:
             log["through"].append(step)
             notes.write_text(json.dumps(log))
-        time.sleep(0 if len(log["kills"]) == config["kills"] else REPORT_S)
+        time.sleep(0 if len(log["kills"]) == config["kills"] else PAUSE_S)
 
 
 @ray.remote(num_cpus=0, resources={"w1": 0.01})
