@@ -22,7 +22,6 @@ TRAINABLE = tune.with_resources(train_n, {"cpu": 0.5})
 
 
 def new_run(name: str, start_at_s: str, steps: str, pause_s: str) -> tune.Tuner:
-    time.sleep(max(0.0, float(start_at_s) - time.time()))
     config = RunConfig(name=None if name == "-" else name, verbose=0)
     settings = {"steps": int(steps), "pause_s": float(pause_s)}
     return tune.Tuner(TRAINABLE, param_space={"settings": settings}, run_config=config)
@@ -33,6 +32,8 @@ def restored_run(path: str) -> tune.Tuner:
 
 
 def outcome(mode: str, *args: str) -> dict[str, Any]:
+    if mode == "fit":
+        time.sleep(max(0.0, float(args[1]) - time.time()))
     began_s = time.time()
     try:
         results = (new_run if mode == "fit" else restored_run)(*args).fit()
