@@ -82,7 +82,7 @@ def start_driver(cluster: Cluster, name: str) -> subprocess.Popen[str]:
     deadline_s = time.monotonic() + 60
     # Registered checkpoints are pickled into the state as hexadecimal text. In plain text their
     # names stand in the last result too, which comes before Ray registers the checkpoint.
-    named = "/checkpoint_00000".encode().hex()
+    named = b"/checkpoint_00000".hex()
     while not any(
         named in state.read_text()
         for state in results_of(cluster, name).glob("experiment_state-*.json")
