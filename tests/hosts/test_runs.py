@@ -91,18 +91,46 @@ def test_results_open_through_ray_client_and_from_a_copy_without_a_cluster(
         assert trial["opened"]["step"] == 2
 
 
-# Slow tier: on a busy machine a checkpoint published early may outlive num_to_keep.
-@pytest.mark.slow
+def exploit(cluster: Cluster, name: str) -> dict[str, Any]:
+    """A population whose first two trials take over from the better two, on another host."""
+    trials = [{"steps": 4, "host": host} for host in ("w1", "w1", "w2", "w2")]
+    every = {"checkpoint_frequency": 2}
+    found = search(cluster, name=name, trainable="TrainN", trials=trials, pbt=2, checkpoint=every)
+    assert found["errors"] == []
+    assert_sound(found)
+    assert any(
+        c["parent"] not in (None, trial["id"])
+        for trial in found["trials"]
+        for c in trial["checkpoints"].values()
+    )
+    return found
+
+
 @pytest.mark.lowest
 def test_an_exploiting_trial_loads_from_another_host_and_stores_as_itself(
     cluster: Cluster,
 ) -> None:
-    # The later two trials are the better ones, so the first two take over from another host.
-    trials = [{"steps": 4, "host": host} for host in ("w1", "w1", "w2", "w2")]
-    every = {"checkpoint_frequency": 2}
-    found = search(cluster, name="pbt", trainable="TrainN", trials=trials, pbt=2, checkpoint=every)
-    assert found["errors"] == []
-    assert_sound(found)
+    found = exploit(cluster, "pbt")
+    took_over = [
+        (trial["id"], row)
+        for trial in found["trials"]
+        for row in trial["reported"]
+        if row["loaded_from"] and row["parent"] != trial["id"]
+    ]
+    assert took_over
+    for trial_id, row in took_over:
+        assert (row["loaded_from"].split(":")[0], trial_id[-1] in "01") == ("w1", True)
+        assert row["parent"][-1] in "23"
+    for trial in found["trials"]:  # whatever is stored is what the trial itself saved
+        assert stored_digests(trial).items() <= saved_digests(cluster, trial["id"]).items()
+
+
+# Fails now and then on a busy machine, and is right to: Population Based Training drops the save of
+# a trial that it pauses. Ray then neither registers the checkpoint nor counts on, and the trial's
+# next save replaces it under the same number, even if another trial has cloned it.
+@pytest.mark.slow
+def test_every_save_of_a_population_stays_stored(cluster: Cluster) -> None:
+    found = exploit(cluster, "pbt-all")
     digests = {trial["id"]: stored_digests(trial) for trial in found["trials"]}
     exploited = 0
     for trial in found["trials"]:
@@ -118,11 +146,6 @@ def test_an_exploiting_trial_loads_from_another_host_and_stores_as_itself(
                 )  # fmt: skip
                 exploited += 1
     assert exploited
-    assert any(
-        c["parent"] not in (None, trial["id"])
-        for trial in found["trials"]
-        for c in trial["checkpoints"].values()
-    )
 
 
 def test_reports_faster_than_the_cable_are_all_stored_or_the_newest_that_are_kept(
