@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tune_sync import layout
-from tune_sync.errors import DamagedError, NotWholeError
+from tune_sync.errors import DamagedError, NotWholeError, StoreFullError
 from tune_sync.manifest import (
     Manifest,
     Placed,
@@ -319,8 +319,11 @@ class Committer:
             self._empty_trash()
 
     def _move_to_trash(self, key: str) -> None:
-        self.store.make_dir(layout.TRASH_DIR)
-        self.store.rename(key, f"{layout.TRASH_DIR}/{self._new_id()}")
+        try:
+            self.store.make_dir(layout.TRASH_DIR)
+            self.store.rename(key, f"{layout.TRASH_DIR}/{self._new_id()}")
+        except StoreFullError:  # a move needs room too, and there is none until this has gone
+            self.store.remove_tree(key)
 
     def _empty_trash(self) -> None:
         """Remove what was set aside; first make sure that it does not come back in parts."""

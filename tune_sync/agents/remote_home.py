@@ -28,6 +28,9 @@ READ_BYTES = 16 << 20
 # Reads run ahead of the reader by this many ranges, over all threads of the process: what was
 # read waits in the home node's object store, which has to hold it for all processes.
 READS_AT_ONCE = 4
+# After a failed report its room is free again when the error reaches the trainable, unless the
+# home hangs; then it is freed later.
+DISCARD_WAIT_S = 5.0
 
 
 class RemoteHome:
@@ -149,8 +152,9 @@ class RemoteHome:
         self._call("commit_file", incoming, key, durable)
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
-        """See `Home.discard_attempt`. Not waited for: it follows a failure, maybe a hang."""
-        self._agent.call.remote(*self._where, "discard_attempt", checkpoint, attempt)
+        """See `Home.discard_attempt`. Waited for a moment only: it may follow a hang."""
+        ref = self._agent.call.remote(*self._where, "discard_attempt", checkpoint, attempt)
+        ray.wait([ref], timeout=DISCARD_WAIT_S)
 
     def publish(
         self, checkpoint: str, strict: bool, attempts: Collection[str]
