@@ -58,6 +58,8 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
             raise ConfigError(f"RunConfig(overwrite={self.overwrite!r}): True or False is needed")
         if self.name is not None and not isinstance(self.name, str):
             raise ConfigError(f"RunConfig(name={self.name!r}): a string is needed")
+        if not isinstance(self.callbacks, (list, tuple, type(None))):
+            raise ConfigError(f"RunConfig(callbacks={self.callbacks!r}): a list is needed")
         self.sync_config = own_sync_config(self.sync_config)
         if isinstance(getattr(self.storage_filesystem, "handler", None), SyncHandler):
             self.storage_filesystem = None  # dataclasses.replace() of another RunConfig
