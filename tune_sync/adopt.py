@@ -56,11 +56,12 @@ def plan(record: Record, published: Collection[int], in_use: Collection[int] = (
         left = tuple(sorted({*published, *record.kept}))
         return Plan(left, is_anew=bool(left))
     newest_kept = max(record.kept, default=-1)
+    newest = newest_kept if record.kept else record.index  # the index may be ahead: see `reserve`
     old = (n for n in published if n < newest_kept and n not in record.kept and n not in in_use)
     retire = tuple(sorted(old)) if record.keeps_few else ()
     if record.is_finished:
         return Plan(retire=retire)
-    return Plan(tuple(sorted(n for n in published if n > record.index)), retire=retire)
+    return Plan(tuple(sorted(n for n in published if n > newest)), retire=retire)
 
 
 def find_directory(trial_id: str, directories: Collection[str]) -> str:

@@ -26,6 +26,9 @@ def record(
         # A trial that goes on from another one's: only its own later ones.
         (record(4, (3, 4)), (3, 4), (), Plan()),
         (record(4, (3, 4)), (3, 4, 5), (), Plan(adopt=(5,))),
+        (record(4, ()), (3, 4, 5), (), Plan(adopt=(5,))),
+        # A number that was set aside for a save which was published, and not registered.
+        (record(6, (4, 5)), (4, 5, 6), (5,), Plan(adopt=(6,))),
         # Nothing is deleted unless Ray deletes.
         (record(5, (4, 5)), (0, 3, 4, 5), (5,), Plan()),
         (record(5, (4, 5), few=True), (0, 3, 4, 5), (5,), Plan(retire=(0, 3))),
