@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +69,33 @@ class Holds(TrainN):
     def step(self) -> dict[str, Any]:
         wait_if_told(self.config, self.resumed_at, self.step_done)
         return super().step()
+
+
+class SlowToSave(tune.Trainable):  # type: ignore[misc]
+    """Saves take longer than steps, and each one is noted in `config["notes"]`."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.step_done, self.parent = -1, ""
+
+    def step(self) -> dict[str, Any]:
+        number = int(self.trial_id.rsplit("_", 1)[-1])
+        time.sleep(0.2 + 0.1 * number)
+        self.step_done += 1
+        return {
+            "step": self.step_done,
+            "score": number + self.step_done / 1000,
+            "parent": self.parent,
+            "done": self.step_done + 1 >= STEPS,
+        }
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        time.sleep(self.config["save_s"])
+        name = uuid.uuid4().hex
+        Path(checkpoint_dir, "name").write_text(name)
+        Path(checkpoint_dir, "step").write_text(str(self.step_done))
+        with open(self.config["notes"], "a") as notes:
+            notes.write(f"{self.trial_id} {name}\n")
+
+    def load_checkpoint(self, checkpoint_dir: str) -> None:
+        self.parent = Path(checkpoint_dir, "name").read_text()
+        self.step_done = int(Path(checkpoint_dir, "step").read_text())
