@@ -57,7 +57,7 @@ def parents(result: tune.Result) -> set[str]:
 def test_every_save_of_a_population_is_stored_once(
     local_ray: None, tmp_path: Path, synch: bool
 ) -> None:
-    results = population(tmp_path, 0.7, synch)
+    results = population(tmp_path, 0.4, synch)
     assert not results.errors
     names = saved(tmp_path)
     every = {name for of_trial in names.values() for name in of_trial}
@@ -71,7 +71,7 @@ def test_every_save_of_a_population_is_stored_once(
 
 
 def test_a_population_that_keeps_few_keeps_few(local_ray: None, tmp_path: Path) -> None:
-    results = population(tmp_path, 0.7, True, num_to_keep=2)
+    results = population(tmp_path, 0.4, True, num_to_keep=2)
     assert not results.errors
     for result in results:
         kept = stored(tmp_path, result.metrics["trial_id"])
