@@ -33,6 +33,7 @@ def take_over(run: Run, trials: Collection[Any], filesystem: pafs.PyFileSystem) 
         DamagedError: A manifest cannot be read.
     """
     found = Restored(run, filesystem)
+    found.point_here(trials)
     found.find_directories(trials)
     in_use = found.in_use(trials)
     for trial in trials:
@@ -49,13 +50,23 @@ class Restored:
         self._filesystem = filesystem
         self.numbers: Mapping[str, set[int]] = defaultdict(set, recorded_numbers(run.home.store))
 
+    def point_here(self, trials: Collection[Any]) -> None:
+        """Correct paths of clones: after a move Ray corrects those of a trial's own checkpoints."""
+        for result in (r for trial in trials for r in ray_records.results(trial)):
+            inside = "/".join(result.checkpoint.path.split("/")[-2:])
+            here = f"{self._run.root}/{inside}"
+            if not self._key_of(result) and self._run.home.info(inside) is not None:
+                result.checkpoint = Checkpoint(here, self._filesystem)
+
     def find_directories(self, trials: Collection[Any]) -> None:
         """Give trials that began after the state was saved the directories that they made."""
         free = self.numbers.keys() - {ray_records.directory_of(trial) for trial in trials}
         for trial in trials:
             begun = ray_records.directory_of(trial) in self.numbers or trial.checkpoint
-            directory = "" if begun or not free else find_directory(trial.trial_id, free)
-            if directory and not trial.is_finished():
+            if begun or not free or trial.is_finished():
+                continue
+            directory = find_directory(trial.trial_id, free, **ray_records.given_names(trial))
+            if directory:
                 ray_records.set_directory(trial, directory)
 
     def in_use(self, trials: Collection[Any]) -> Mapping[str, set[int]]:
@@ -77,6 +88,7 @@ class Restored:
             is_lost=self._is_lost(trial),
             keeps_few=ray_records.keeps_few(trial),
             is_finished=trial.is_finished(),
+            is_clone=ray_records.is_clone(trial),
         )
 
     def act(self, trial: Any, todo: Plan) -> None:
@@ -87,7 +99,9 @@ class Restored:
             self._run.retire_later(self._key(trial, number))
 
     def _adopt(self, trial: Any, todo: Plan) -> None:
-        known = ray_records.kept(trial)
+        known = {
+            n: r for n, r in ray_records.kept(trial).items() if self._is_there(self._key_of(r))
+        }
         results = [known.get(n) or self._result(trial, n) for n in todo.adopt]
         whole = [result for result in results if result is not None]
         published = self.numbers[ray_records.directory_of(trial)]
@@ -136,8 +150,10 @@ class Restored:
 
     def _current_key(self, trial: Any) -> str:
         current = ray_records.current(trial)
-        path = current.checkpoint.path if current and current.checkpoint else ""
-        return layout.below(str(self._run.root), path) or ""
+        return self._key_of(current) if current and current.checkpoint else ""
+
+    def _key_of(self, result: Any) -> str:
+        return layout.below(str(self._run.root), result.checkpoint.path) or ""
 
     def _key(self, trial: Any, number: int) -> str:
         return f"{ray_records.directory_of(trial)}/{layout.checkpoint_name(number)}"

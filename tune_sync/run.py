@@ -14,6 +14,7 @@ from typing import Any
 from tune_sync import layout
 from tune_sync.commit import Committer, Recovery
 from tune_sync.errors import (
+    AskedTwiceError,
     ConfigError,
     DamagedError,
     ExperimentExistsError,
@@ -34,10 +35,6 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 # one with the same name (a notebook cell run again).
 _RUNS: dict[str, Run] = {}
 _RUNS_LOCK = threading.Lock()
-
-
-class AskedTwiceError(ImmutableError):
-    """Ray saved one report twice, and asks to publish it again. Nothing is lost."""
 
 
 class Run:
@@ -118,12 +115,14 @@ class Run:
         latest, published_from = self._latest.get(trial, ("", frozenset()))
         if latest == checkpoint and published_from.issuperset(attempts):
             raise AskedTwiceError(f"{checkpoint} is published already; it counts once")
-        self.publisher.keep(checkpoint)
+        self.publisher.wait_for(checkpoint)
         if self.home.info(layout.manifest_key(checkpoint)) is not None:
             raise ImmutableError(
                 f"{checkpoint} is published and never changes; what was now reported under that "
-                "name is not stored: restore the experiment to go on from what is"
+                "name is not stored: choose another trial_dirname_creator, or another name for the "
+                "experiment"
             )
+        self.publisher.keep(checkpoint)
         placed = self.home.committer.place(
             checkpoint, strict=strict, attempts=attempts, metrics=metrics
         )
@@ -145,8 +144,7 @@ class Run:
     def retire_later(self, checkpoint: str) -> None:
         """Delete a checkpoint once no state names it any more; never a trial's latest.
 
-        Ray does not delete a trial's latest. But if it refused one before, it may use a number
-        twice, and mean the older when it deletes.
+        Ray does not delete a trial's latest either: this is for whoever counts otherwise.
         """
         if self.latest(layout.parent(checkpoint)) == checkpoint:
             logger.warning("%s is the latest of its trial; it is not deleted", checkpoint)
@@ -220,11 +218,15 @@ def cleanup(path: str | Path) -> Recovery:
 
     Raises:
         FileNotFoundError: It is not there.
+        ConfigError: Another version of tune_sync wrote it.
         LeaseHeldError: A live run owns it.
     """
     root = Path(path).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(f"{root} is not a directory; give the experiment's directory")
+    if not (root / layout.FORMAT_KEY).is_file():
+        return Recovery((), ())  # nothing of ours is there
+    _check_version(root / layout.FORMAT_KEY)
     lease = Lease(root, uuid.uuid4().hex)
     lease.acquire()
     try:
@@ -250,6 +252,10 @@ def _make_way(root: Path, on_existing: str) -> None:
         )
     aside = root.with_name(f"{root.name}.{time.strftime('%Y%m%d-%H%M%S')}.{uuid.uuid4().hex[:4]}")
     root.rename(aside)
+    holder = is_live(aside)
+    if holder is not None and not _not_begun_here(holder):  # it began since we looked
+        aside.rename(root)
+        raise LeaseHeldError(f"{root} is in use by a live run; choose another name")
     logger.warning("moved the earlier experiment %s aside to %s", root, aside)
 
 
@@ -267,6 +273,10 @@ def _check_format(root: Path) -> None:
         store.write_at(fresh, 0, json.dumps({"format_version": FORMAT_VERSION}).encode())
         store.rename(fresh, layout.FORMAT_KEY)
         return
+    _check_version(file)
+
+
+def _check_version(file: Path) -> None:
     try:
         found = json.loads(file.read_text()).get("format_version")
     except (ValueError, AttributeError) as error:
@@ -275,8 +285,8 @@ def _check_format(root: Path) -> None:
         ) from error
     if found != FORMAT_VERSION:
         raise ConfigError(
-            f"{root} was written by a tune_sync with format version {found!r}, this one has "
-            f"{FORMAT_VERSION}; install the newer tune_sync, or choose another name"
+            f"{file.parents[1]} was written by a tune_sync with format version {found!r}, "
+            f"this one has {FORMAT_VERSION}; install the newer tune_sync, or choose another name"
         )
 
 

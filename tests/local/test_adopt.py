@@ -206,6 +206,16 @@ def test_one_that_lost_a_file_is_not_gone_on_from(fallen: Path, warnings: list[s
     assert ["is not whole any more" in line for line in warnings] == [True]
 
 
+def test_the_named_one_is_not_gone_on_from_either_if_it_lost_a_file(
+    fallen: Path, warnings: list[str]
+) -> None:
+    set_back(fallen, 3)
+    drop(fallen, 4, 5)
+    (broken,) = fallen.glob("*/checkpoint_000003")
+    (broken / "blob.bin").unlink()
+    assert restore(fallen, "holds").metrics["resumed_at"] == 3
+
+
 def test_what_was_about_to_be_deleted_goes_at_the_restore(local_ray: None, tmp_path: Path) -> None:
     root = drive_until_killed(tmp_path, "holds", num_to_keep=1)
     assert len(checkpoints(root)) > 1
