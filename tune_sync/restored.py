@@ -15,6 +15,8 @@ import pyarrow.fs as pafs
 from tune_sync import layout, ray_records
 from tune_sync.adopt import Plan, Record, find_directory, plan
 from tune_sync.checkpoint import Checkpoint
+from tune_sync.errors import DamagedError
+from tune_sync.manifest import Manifest
 from tune_sync.recorded import is_whole, recorded_numbers
 from tune_sync.run import Run
 
@@ -28,9 +30,6 @@ def take_over(run: Run, trials: Collection[Any], filesystem: pafs.PyFileSystem) 
         run: The restored run; `recover` has gone over its directory.
         trials: Ray's, none of them started yet.
         filesystem: The run's.
-
-    Raises:
-        DamagedError: A manifest cannot be read.
     """
     found = Restored(run, filesystem)
     found.point_here(trials)
@@ -48,6 +47,7 @@ class Restored:
     def __init__(self, run: Run, filesystem: pafs.PyFileSystem) -> None:
         self._run = run
         self._filesystem = filesystem
+        self._damaged: set[str] = set()
         self.numbers: Mapping[str, set[int]] = defaultdict(set, recorded_numbers(run.home.store))
 
     def point_here(self, trials: Collection[Any]) -> None:
@@ -104,8 +104,8 @@ class Restored:
         }
         results = [known.get(n) or self._result(trial, n) for n in todo.adopt]
         whole = [result for result in results if result is not None]
-        published = self.numbers[ray_records.directory_of(trial)]
-        ray_records.reserve(trial, max(published, default=-1))
+        directory = ray_records.directory_of(trial)
+        ray_records.reserve(trial, max(self._visible(directory), default=-1))
         if not whole:
             return
         newest = whole[-1].checkpoint.path
@@ -119,11 +119,37 @@ class Restored:
         for result in whole:
             ray_records.register(trial, result)
 
+    def _visible(self, directory: str) -> set[int]:
+        """Numbers of all checkpoints that are there: none of them is written over."""
+        found = set()
+        for entry in self._run.home.list(directory, False):
+            number = layout.checkpoint_number(entry.key)
+            if number is not None:
+                found.add(number)
+        for number in sorted(found - self.numbers[directory]):
+            key = f"{directory}/{layout.checkpoint_name(number)}"
+            logger.warning("%s has no manifest: it does not count, and stays as it is", key)
+        return found
+
+    def _manifest(self, key: str) -> Manifest | None:
+        try:
+            return self._run.home.committer.manifest(key)
+        except DamagedError as error:
+            if key not in self._damaged:
+                self._damaged.add(key)
+                logger.warning(
+                    "%s: %s; %s does not count until a whole copy of that file is put back",
+                    self._run.root, error, key,
+                )  # fmt: skip
+            return None
+
     def _result(self, trial: Any, number: int) -> Any:
         """What is published under a number, as Ray keeps it; None if it is not whole."""
         key = self._key(trial, number)
-        manifest = self._run.home.committer.manifest(key)
-        if manifest is None or not is_whole(self._run.home.store, manifest):
+        manifest = self._manifest(key)
+        if manifest is None:
+            return None
+        if not is_whole(self._run.home.store, manifest):
             logger.warning("%s is not whole any more: files are missing", key)
             return None
         checkpoint = Checkpoint(f"{self._run.root}/{key}", self._filesystem)
@@ -145,7 +171,7 @@ class Restored:
         """Whether a checkpoint is there, and whole as far as its manifest tells."""
         if self._run.home.info(key) is None:
             return False
-        manifest = self._run.home.committer.manifest(key)
+        manifest = self._manifest(key)
         return manifest is None or is_whole(self._run.home.store, manifest)
 
     def _current_key(self, trial: Any) -> str:

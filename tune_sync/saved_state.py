@@ -37,9 +37,9 @@ def saved_trials(root: Path) -> frozenset[str]:
         trials = json.loads(newest.read_bytes())["trial_data"]
         return frozenset(str(json.loads(trial)["trial_id"]) for trial, *_ in trials)
     except (ValueError, KeyError, TypeError) as error:
+        older = f", or remove it to go on from {states[-2].name}" if len(states) > 1 else ""
         raise DamagedError(
-            f"{newest} is not readable ({error!r}); put a whole copy back, or remove it to go on "
-            "from the state before it, if there is one"
+            f"{newest} is not readable ({error!r}); put a whole copy back{older}"
         ) from error
 
 
