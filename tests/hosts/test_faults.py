@@ -99,6 +99,9 @@ def assert_all_steps(trial: dict[str, Any], steps: int) -> None:
     for step, row in last_rows.items():
         assert row["digest"] == stored_digests(trial)[step]
     assert len(trial["reported"]) <= len(last_rows) + 1
+    for row in trial["reported"]:
+        again = last_rows[row["step"]]
+        assert row is again or row["node"] != again["node"], "done again, and its host is alive"
 
 
 def test_a_killed_home_agent_comes_back_and_the_run_goes_on(cluster: Cluster) -> None:
