@@ -1,0 +1,114 @@
+"""A bucket through `obstore`: S3, Google, Azure, with conditional puts and ranged reads."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from tune_sync.buckets.bucket import Capabilities, ObjectInfo, check_object_key, part_size_bytes
+
+# Bytes that one upload has under way at most; its parts share them.
+IN_FLIGHT_BYTES = 64 << 20
+
+
+class ObstoreBucket:
+    """See `bucket.Bucket`.
+
+    Args:
+        make: Makes the store of `obstore`, rooted; called again by `rebuild`.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        import obstore
+
+        self._obstore = obstore
+        self._make = make
+        self._store = make()
+
+    def rebuild(self) -> None:
+        """A new client, with the credentials of now."""
+        self._store = self._make()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `Bucket.capabilities`."""
+        return Capabilities(conditional_put=True, etags=True)
+
+    def info(self, key: str) -> ObjectInfo | None:
+        """See `Bucket.info`."""
+        try:
+            return _as_info(self._obstore.head(self._store, check_object_key(key)))
+        except FileNotFoundError:
+            return None
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        """See `Bucket.list`."""
+        batches = self._obstore.list(self._store, prefix=check_object_key(prefix) or None)
+        return _without_markers(_as_info(entry) for batch in batches for entry in batch)
+
+    def list_dir(self, prefix: str) -> tuple[builtins.list[ObjectInfo], builtins.list[str]]:
+        """See `Bucket.list_dir`."""
+        found = self._obstore.list_with_delimiter(self._store, check_object_key(prefix) or None)
+        directories = sorted(str(key) for key in found["common_prefixes"])
+        objects = sorted((_as_info(e) for e in found["objects"]), key=lambda o: o.key)
+        apart = {*directories, prefix}
+        return [o for o in objects if o.size_bytes or o.key not in apart], directories
+
+    def get(self, key: str, offset_bytes: int = 0, length_bytes: int | None = None) -> bytes:
+        """See `Bucket.get`."""
+        check_object_key(key)
+        if not offset_bytes and length_bytes is None:
+            return bytes(self._obstore.get(self._store, key).bytes())
+        found = self._obstore.head(self._store, key)  # a range beyond the end is an error there
+        left = found["size"] - offset_bytes
+        length_bytes = left if length_bytes is None else min(length_bytes, left)
+        if length_bytes <= 0:
+            return b""
+        data = self._obstore.get_range(self._store, key, start=offset_bytes, length=length_bytes)
+        return bytes(data)
+
+    def put(self, key: str, data: bytes, *, create_only: bool = False, if_match: str = "") -> str:
+        """See `Bucket.put`."""
+        mode: Any = {"e_tag": if_match} if if_match else "create" if create_only else "overwrite"
+        stored = self._obstore.put(
+            self._store, check_object_key(key), bytes(data), mode=mode, use_multipart=False
+        )
+        return stored["e_tag"] or ""
+
+    def put_stream(
+        self, key: str, chunks: Iterable[bytes | memoryview], size_bytes: int | None = None
+    ) -> str:
+        """See `Bucket.put_stream`."""
+        part_bytes = part_size_bytes(size_bytes)
+        stored = self._obstore.put(
+            self._store, check_object_key(key), _owned(chunks), use_multipart=True,
+            chunk_size=part_bytes, max_concurrency=max(1, IN_FLIGHT_BYTES // part_bytes),
+        )  # fmt: skip
+        return stored["e_tag"] or ""
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """See `Bucket.delete`."""
+        for start in range(0, len(keys), 1000):
+            try:
+                some = [check_object_key(key) for key in keys[start : start + 1000]]
+                self._obstore.delete(self._store, some)
+            except FileNotFoundError:
+                continue
+
+
+def _owned(chunks: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    return (bytes(chunk) for chunk in chunks)
+
+
+def _as_info(entry: Any) -> ObjectInfo:
+    return ObjectInfo(
+        entry["path"], entry["size"], entry["last_modified"].timestamp(), entry["e_tag"] or ""
+    )
+
+
+def _without_markers(found: Iterable[ObjectInfo]) -> list[ObjectInfo]:
+    """Leave out the empty objects that other tools put in place of directories."""
+    objects = sorted(found, key=lambda o: o.key)
+    above = {o.key.rsplit("/", n)[0] for o in objects for n in range(1, o.key.count("/") + 1)}
+    return [o for o in objects if o.size_bytes or o.key not in above]
