@@ -27,8 +27,8 @@ def train(config: dict[str, str]) -> None:
 
 
 def main() -> None:
-    place = Path.home() / "ray_results"
-    repaired = Path.home() / "repaired"
+    place = Path(tempfile.mkdtemp(prefix="restore-"))
+    repaired = place / "repaired"
     config = RunConfig(name="restore", storage_path=place, sync_config=SyncConfig(), verbose=0)
     tuner = tune.Tuner(train, param_space={"repaired": str(repaired)}, run_config=config)
     print("first run:", tuner.fit()[0].error)

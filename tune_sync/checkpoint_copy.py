@@ -7,6 +7,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tune_sync.errors import ConfigError
+
 if TYPE_CHECKING:
     import ray.tune
 
@@ -24,9 +26,15 @@ def fetch(checkpoint: ray.tune.Checkpoint, path: str | os.PathLike[str]) -> Path
         `path`.
 
     Raises:
+        ConfigError: `checkpoint` is not a checkpoint.
         FileExistsError: `path` exists.
         HomeLostError: The node that keeps the checkpoint is gone.
     """
+    if not callable(getattr(checkpoint, "to_directory", None)):
+        raise ConfigError(
+            f"fetch({checkpoint!r}, ...): a checkpoint is needed, such as result.checkpoint, which "
+            "is None for a trial that reported none"
+        )
     target = Path(path).expanduser().absolute()
     if target.exists():
         raise FileExistsError(f"{target} exists; choose a path that does not")

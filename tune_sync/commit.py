@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from tune_sync import layout
 from tune_sync.errors import DamagedError, NotWholeError, StoreFullError
@@ -32,6 +33,7 @@ from tune_sync.manifest import (
     to_json,
     unite,
 )
+from tune_sync.recorded import recorded
 from tune_sync.store import Store
 
 
@@ -119,8 +121,9 @@ class Committer:
     # Publishing
 
     def place(
-        self, checkpoint: str, *, strict: bool = False, attempts: Collection[str] | None = None
-    ) -> Placed:
+        self, checkpoint: str, *, strict: bool = False, attempts: Collection[str] | None = None,
+        metrics: dict[str, Any] | None = None,
+    ) -> Placed:  # fmt: skip
         """Make the sealed parts of `checkpoint` visible as one directory, at once.
 
         Only renames: fast enough for Ray's control loop. Durable only after `record`. May be
@@ -131,6 +134,7 @@ class Committer:
             strict: See `manifest.unite`.
             attempts: Take these only: those whose writers reported to the driver. A process that
                 was given up, and still writes, then cannot get in between. None takes all.
+            metrics: For `Manifest.metrics`.
 
         Raises:
             NotWholeError: Nothing was sealed.
@@ -146,7 +150,9 @@ class Committer:
             placed = manifest_from_json(self.store.read(intent), intent)
             return Placed(placed, union.conflicts)
         self._gather(checkpoint, union)
-        manifest = Manifest(checkpoint, self._owner, self._clock(), union.files, union.directories)
+        manifest = Manifest(
+            checkpoint, self._owner, self._clock(), union.files, union.directories, metrics
+        )
         self.store.write_at(intent, 0, to_json(manifest))
         self._move_into_place(intent, checkpoint)
         return Placed(manifest, union.conflicts)
@@ -178,8 +184,7 @@ class Committer:
 
     def published(self) -> Iterator[Manifest]:
         """All published checkpoints, in the order of their keys."""
-        for key in self._files_below(layout.MANIFESTS_DIR):
-            checkpoint = key.removeprefix(layout.MANIFESTS_DIR + "/").removesuffix(".json")
+        for checkpoint in recorded(self.store):
             manifest = self.manifest(checkpoint)
             if manifest is not None:
                 yield manifest
@@ -386,15 +391,8 @@ class Committer:
         self.store.rename(f"{layout.parent(intent)}/data", checkpoint)
 
     def _drop_orphaned_manifests(self) -> None:
-        for key in self._files_below(layout.MANIFESTS_DIR):
-            checkpoint = key.removeprefix(layout.MANIFESTS_DIR + "/").removesuffix(".json")
+        for checkpoint in recorded(self.store):
             if self.store.info(checkpoint) is None:
+                key = layout.manifest_key(checkpoint)
                 self.store.remove(key)
                 self.store.sync(layout.parent(key))
-
-    def _files_below(self, top: str) -> Iterator[str]:
-        for entry in self.store.list(top):
-            if entry.is_dir:
-                yield from self._files_below(entry.key)
-            else:
-                yield entry.key

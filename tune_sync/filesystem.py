@@ -259,7 +259,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     # For the adapter and the syncers
 
-    def publish(self, path: str) -> tuple[tuple[str, int, int], ...]:
+    def publish(self, path: str, metrics: Any = None) -> tuple[tuple[str, int, int], ...]:
         """Publish a checkpoint that all its writers have sealed; returns `Union.conflicts`.
 
         On the driver it becomes visible now, and is recorded in the background.
@@ -269,13 +269,14 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         attempts = self._uploads.take(checkpoint)
         if self.run is None:
             return self._home().publish(checkpoint, strict, attempts)
-        return self.run.publish(checkpoint, strict, attempts)
+        return self.run.publish(checkpoint, strict, attempts, metrics)
 
-    def publish_early(self, path: str) -> None:
+    def publish_early(self, path: str, metrics: Any = None) -> None:
         """On the driver, publish a checkpoint that was reported and that Ray did not register."""
         checkpoint, strict = self._own_key(path), self.spec.options.strict
         if self.run is not None:
-            self.run.publish_early(checkpoint, strict, self._uploads.reported_at(checkpoint))
+            attempts = self._uploads.reported_at(checkpoint)
+            self.run.publish_early(checkpoint, strict, attempts, metrics)
 
     def send_file(self, file: TreeFile, target: str, target_root: str) -> None:
         """Store a file of this node: in a checkpoint's attempt, or whole in its place.

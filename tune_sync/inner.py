@@ -57,7 +57,8 @@ def inner_run_config(name: str | None = None, **fields: Any) -> ray.train.RunCon
 
 def _trial_handler() -> SyncHandler:
     for handler in handlers():
-        if handler.spec.address is not None and not handler.is_driver:
+        in_trial = not handler.is_driver and handler.connector.is_worker()
+        if in_trial and handler.spec.address is not None:
             return handler
     raise ConfigError(
         "inner_run_config() works inside a trial of a Tuner with tune_sync.RunConfig; outside of "

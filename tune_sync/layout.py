@@ -89,6 +89,17 @@ def is_checkpoint_name(name: str) -> bool:
     return _CHECKPOINT.fullmatch(name) is not None
 
 
+def checkpoint_number(key: str) -> int | None:
+    """The number that Ray Tune gave to a checkpoint; None for other names."""
+    found = _CHECKPOINT.fullmatch(key.rpartition("/")[2])
+    return int(found[1]) if found and found[1].isdigit() else None
+
+
+def checkpoint_name(number: int) -> str:
+    """How Ray Tune names a checkpoint."""
+    return f"checkpoint_{number:06d}"
+
+
 def classify(key: str, *, checkpoint_depth: int = 1) -> Place:
     """Say what `key` is.
 

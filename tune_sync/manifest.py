@@ -65,6 +65,7 @@ class Manifest:
         published_s: Seconds since the epoch.
         files: All files, sorted by path.
         directories: All directories, sorted.
+        metrics: What was reported with it, as `plain_metrics` leaves it; None if that is not known.
     """
 
     checkpoint: str
@@ -72,6 +73,7 @@ class Manifest:
     published_s: float
     files: tuple[FileEntry, ...]
     directories: tuple[str, ...] = ()
+    metrics: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,8 @@ def unite(checkpoint: str, seals: Iterable[Seal], *, strict: bool) -> Union:
 def to_json(record: Seal | Manifest) -> bytes:
     """Encode a record with its format version."""
     body: dict[str, Any] = {"format_version": FORMAT_VERSION, "digest_algorithm": DIGEST_ALGORITHM}
-    body |= {field.name: getattr(record, field.name) for field in fields(record)}
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    body |= {name: value for name, value in values.items() if value is not None}
     return json.dumps(body, separators=(",", ":"), default=_file_to_plain).encode()
 
 
@@ -182,7 +185,7 @@ def manifest_from_json(data: bytes, where: str) -> Manifest:
         files, directories = _contents(body)
         return Manifest(
             check_key(body["checkpoint"]), str(body["owner"]), float(body["published_s"]),
-            files, directories,
+            files, directories, _metrics(body.get("metrics")),
         )  # fmt: skip
     except _NOT_OURS as error:
         raise _named(error, where, "manifest") from error
@@ -220,6 +223,12 @@ def _contents(body: dict[str, Any]) -> tuple[tuple[FileEntry, ...], tuple[str, .
     if len(set(names)) != len(names):
         raise DamagedError("a name occurs twice in its list of files and directories")
     return files, directories
+
+
+def _metrics(found: Any) -> dict[str, Any] | None:
+    if found is not None and not isinstance(found, dict):
+        raise DamagedError("its metrics are not a JSON object")
+    return found
 
 
 def _name(path: str) -> str:

@@ -94,7 +94,7 @@ def own_sync_config(config: Any) -> SyncConfig:
         return copy.copy(config).accepted()
     if isinstance(config, ray.tune.SyncConfig):
         return SyncConfig.from_ray(config).accepted()
-    raise ConfigError(f"sync_config={config!r}: a tune_sync.SyncConfig is needed")
+    raise ConfigError(f"sync_config={config!r}: a tune_sync.SyncConfig is needed, or one of Ray's")
 
 
 def warn_of_conflicts(path: str, conflicts: tuple[tuple[str, int, int], ...]) -> None:

@@ -15,9 +15,12 @@ import ray
 import ray.train
 import ray.tune
 
+from tune_sync import layout, ray_records
 from tune_sync.checkpoint import Checkpoint
+from tune_sync.dropped_saves import DroppedSaves
 from tune_sync.errors import ConfigError, NotStoredError, TuneSyncError
 from tune_sync.filesystem import SyncHandler
+from tune_sync.metrics import plain_metrics
 from tune_sync.new_run import (
     begin_home,
     claim_name,
@@ -26,6 +29,8 @@ from tune_sync.new_run import (
     resolve_storage_path,
     warn_of_conflicts,
 )
+from tune_sync.restored import take_over
+from tune_sync.run import AskedTwiceError
 from tune_sync.saved_state import check_restored, saved_trials
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -58,6 +63,8 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
             raise ConfigError(f"RunConfig(overwrite={self.overwrite!r}): True or False is needed")
         if self.name is not None and not isinstance(self.name, str):
             raise ConfigError(f"RunConfig(name={self.name!r}): a string is needed")
+        if not isinstance(self.callbacks, (list, tuple, type(None))):
+            raise ConfigError(f"RunConfig(callbacks={self.callbacks!r}): a list is needed")
         self.sync_config = own_sync_config(self.sync_config)
         if isinstance(getattr(self.storage_filesystem, "handler", None), SyncHandler):
             self.storage_filesystem = None  # dataclasses.replace() of another RunConfig
@@ -127,9 +134,14 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         self._filesystem = filesystem
         self._on_existing = filesystem.handler.on_existing
         self._to_restore: frozenset[str] = frozenset()
+        self._saves = DroppedSaves()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_saves": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._saves = DroppedSaves()
         self._handler.is_driver = True
         self._handler.on_existing = self._on_existing
 
@@ -153,46 +165,61 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         logger.info("results of all nodes are kept in %s", handler.experiment_root)
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Stop at once if another run took over the directory, or Ray starts afresh."""
+        """Stop at once if another run took over the directory, or Ray starts afresh.
+
+        At the first step after a restore, bring Ray's record up to what is published.
+        """
         run = self._handler.start()
         run.lease.check()
         if self._to_restore:
             check_restored(run.root, self._to_restore, (trial.trial_id for trial in trials))
             self._to_restore = frozenset()
+            take_over(run, trials, self._filesystem)
+        self._keep_dropped_saves(trials)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Publish what the trial is about to load, if that is still to be done."""
+        self._saves.started(trial)
+        self._saves.register(trial)
         self._publish_early(trial)
+
+    def on_trial_save(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Ray has processed a save."""
+        self._saves.processed(trial)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Drop what the trial left in staging."""
+        self._saves.failed(trial)
         self._discard(trials, trial)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Drop what the trial left in staging."""
+        self._saves.failed(trial)
         self._discard(trials, trial)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Drop what the trial left in staging."""
+        self._saves.stopped(trial)
         self._discard(trials, trial)
 
     def on_checkpoint(
         self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any
     ) -> None:
         """Publish a checkpoint, or refuse it: Ray does not register one that raises here."""
-        handler = self._handler
         if checkpoint.filesystem != self._filesystem:
             return
+        number = ray_records.own_number(trial, checkpoint)
         try:
-            conflicts = handler.publish(checkpoint.path)
-        except Exception as error:
-            handler.start().refused[checkpoint.path] = error
+            self._publish(checkpoint, ray_records.last_metrics(trial))
+        except AskedTwiceError:
             raise
-        warn_of_conflicts(checkpoint.path, conflicts)
-        # Every process that opens it gets a directory of its own: with Ray's class, a second
-        # reader on a node downloads over the files that the first one is reading.
-        if type(checkpoint) in (ray.tune.Checkpoint, ray.train.Checkpoint):
-            checkpoint.__class__ = Checkpoint
+        except Exception as error:
+            self._handler.start().refused[checkpoint.path] = error
+            ray_records.reserve(trial, -1 if number is None else number)
+            raise
+        self._saves.register(trial)
+        if number is not None:
+            ray_records.align(trial, number)
 
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
         """Publish what is left, and give the directory back.
@@ -204,6 +231,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         if run is None or run.closed:
             return
         try:
+            self._keep_dropped_saves(trials)
             run.flush(self._handler.spec.options.timeout_s)
             self._check_files()
         except Exception as error:
@@ -219,26 +247,62 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         if unstored:
             raise NotStoredError("; ".join(f"{key}: {e}" for key, e in unstored.items()))
 
+    def _publish(self, checkpoint: Any, metrics: dict[str, Any]) -> None:
+        conflicts = self._handler.publish(checkpoint.path, plain_metrics(metrics))
+        warn_of_conflicts(checkpoint.path, conflicts)
+        # Every process that opens it gets a directory of its own: with Ray's class, a second
+        # reader on a node downloads over the files that the first one is reading.
+        if type(checkpoint) in (ray.tune.Checkpoint, ray.train.Checkpoint):
+            checkpoint.__class__ = Checkpoint
+
     def _publish_early(self, trial: Any) -> None:
         """Publish the checkpoint that a trial will load, though Ray did not register it.
 
         Population Based Training clones a checkpoint as soon as it is saved. Ray registers it
         later, or never, if the trial that saved it is paused meanwhile.
         """
+        result = ray_records.current(trial)
         checkpoint = trial.checkpoint
         if checkpoint is None or checkpoint.filesystem != self._filesystem:
             return
+        metrics = plain_metrics(result.metrics or {}) if result else None
         try:
-            self._handler.publish_early(checkpoint.path)
+            self._handler.publish_early(checkpoint.path, metrics)
         except (TuneSyncError, OSError) as error:  # that trial fails then, not the run
             logger.warning("cannot publish %s, which %s loads: %s", checkpoint.path, trial, error)
 
+    def _keep_dropped_saves(self, trials: list[Any]) -> None:
+        """Publish saves that Ray has dropped; it hears of them when it next asks for the trial."""
+        self._saves.look()
+        for trial, result in self._saves.ended():
+            try:
+                self._keep_dropped_save(trial, result)
+            except (TuneSyncError, OSError) as error:  # nothing that Ray knows of is missing
+                logger.warning("cannot publish %s: %s", result.checkpoint.path, error)
+            if trial.is_finished():
+                self._discard(trials, trial)
+
+    def _keep_dropped_save(self, trial: Any, result: Any) -> None:
+        number = ray_records.own_number(trial, result.checkpoint)
+        if number is None or result.checkpoint.filesystem != self._filesystem:
+            return
+        kept = ray_records.kept(trial)
+        is_late = trial.is_finished() or number < max(kept, default=-1)
+        if number in kept or (is_late and ray_records.keeps_few(trial)):
+            return
+        self._publish(result.checkpoint, result.metrics or {})
+        if not is_late:
+            self._saves.keep(trial, result)
+
     def _discard(self, trials: list[Any], trial: Any) -> None:
-        run = self._handler.run
-        if run is not None and trial.storage.trial_dir_name:
-            own = f"{run.root}/{trial.storage.trial_dir_name}/"
-            for other in (t for t in trials if t is not trial and t.checkpoint):
-                if other.checkpoint.path.startswith(own):
-                    self._publish_early(other)
-            staged = run.home.committer.attempts(trial.storage.trial_dir_name)
-            run.publisher.discard_later(staged)
+        run, directory = self._handler.run, ray_records.directory_of(trial)
+        if run is None or not directory or self._saves.waits_for(trial):
+            return
+        own = f"{run.root}/{directory}/"
+        for other in (t for t in trials if t is not trial and t.checkpoint):
+            if other.checkpoint.path.startswith(own):
+                self._publish_early(other)
+        staged = run.home.committer.attempts(directory)
+        run.publisher.discard_later(staged)
+        number = layout.checkpoint_number(run.latest(directory))
+        ray_records.reserve(trial, -1 if number is None else number)

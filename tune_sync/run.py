@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from tune_sync import layout
 from tune_sync.commit import Committer, Recovery
@@ -16,6 +17,7 @@ from tune_sync.errors import (
     ConfigError,
     DamagedError,
     ExperimentExistsError,
+    ImmutableError,
     LeaseHeldError,
     LeaseLostError,
     NotStoredError,
@@ -32,6 +34,10 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 # one with the same name (a notebook cell run again).
 _RUNS: dict[str, Run] = {}
 _RUNS_LOCK = threading.Lock()
+
+
+class AskedTwiceError(ImmutableError):
+    """Ray saved one report twice, and asks to publish it again. Nothing is lost."""
 
 
 class Run:
@@ -54,7 +60,7 @@ class Run:
         self.home = LocalHome(root, self.owner, checkpoint_depth)
         self.lease.acquire(may_take=_not_begun_here)
         self.publisher = Publisher(self.home.committer)
-        self._latest: dict[str, str] = {}
+        self._latest: dict[str, tuple[str, frozenset[str]]] = {}
         self._timeout_s = timeout_s
         self.refused: dict[str, Exception] = {}
         self._published_early: set[str] = set()
@@ -96,22 +102,45 @@ class Run:
         return run
 
     def publish(
-        self, checkpoint: str, strict: bool, attempts: Collection[str]
-    ) -> tuple[tuple[str, int, int], ...]:
-        """Make a checkpoint visible now, and record it in the background; see `Committer.place`."""
+        self, checkpoint: str, strict: bool, attempts: Collection[str],
+        metrics: dict[str, Any] | None = None,
+    ) -> tuple[tuple[str, int, int], ...]:  # fmt: skip
+        """Make a checkpoint visible now, and record it in the background; see `Committer.place`.
+
+        Raises:
+            AskedTwiceError: It is the trial's latest, and was published from these attempts.
+            ImmutableError: A checkpoint of that name is published.
+        """
         if attempts and self._published_early.issuperset(attempts):
+            self._published_early.difference_update(attempts)
             return ()
+        trial = layout.parent(checkpoint)
+        latest, published_from = self._latest.get(trial, ("", frozenset()))
+        if latest == checkpoint and published_from.issuperset(attempts):
+            raise AskedTwiceError(f"{checkpoint} is published already; it counts once")
         self.publisher.keep(checkpoint)
         if self.home.info(layout.manifest_key(checkpoint)) is not None:
-            logger.warning(
-                "%s replaces a checkpoint that the saved state did not name: the run went on from "
-                "an older one",
-                checkpoint,
+            raise ImmutableError(
+                f"{checkpoint} is published and never changes; what was now reported under that "
+                "name is not stored: restore the experiment to go on from what is"
             )
-        placed = self.home.committer.place(checkpoint, strict=strict, attempts=attempts)
-        self._latest[checkpoint.rpartition("/")[0]] = checkpoint
+        placed = self.home.committer.place(
+            checkpoint, strict=strict, attempts=attempts, metrics=metrics
+        )
+        self.note_latest(checkpoint, attempts)
         self.publisher.record_later(placed.manifest)
         return placed.conflicts
+
+    def note_latest(self, checkpoint: str, attempts: Collection[str] = ()) -> None:
+        """Note a published checkpoint: its trial's latest, unless a later one is known."""
+        trial = layout.parent(checkpoint)
+        known = self.latest(trial)
+        if (len(checkpoint), checkpoint) > (len(known), known):
+            self._latest[trial] = (checkpoint, frozenset(attempts))
+
+    def latest(self, trial: str) -> str:
+        """The latest published checkpoint of a trial's directory that this run knows, or ""."""
+        return self._latest.get(trial, ("", frozenset()))[0]
 
     def retire_later(self, checkpoint: str) -> None:
         """Delete a checkpoint once no state names it any more; never a trial's latest.
@@ -119,16 +148,19 @@ class Run:
         Ray does not delete a trial's latest. But if it refused one before, it may use a number
         twice, and mean the older when it deletes.
         """
-        if self._latest.get(checkpoint.rpartition("/")[0]) == checkpoint:
+        if self.latest(layout.parent(checkpoint)) == checkpoint:
             logger.warning("%s is the latest of its trial; it is not deleted", checkpoint)
             return
         self.publisher.retire_later(checkpoint)
 
-    def publish_early(self, checkpoint: str, strict: bool, attempts: Collection[str]) -> None:
+    def publish_early(
+        self, checkpoint: str, strict: bool, attempts: Collection[str],
+        metrics: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         """`publish`, if one of these attempts is still in staging."""
-        staged = self.home.committer.attempts(checkpoint.rpartition("/")[0])
+        staged = self.home.committer.attempts(layout.parent(checkpoint))
         if any(key == checkpoint and attempt in attempts for key, attempt in staged):
-            self.publish(checkpoint, strict, attempts)
+            self.publish(checkpoint, strict, attempts, metrics)
             self._published_early.update(attempts)
 
     def flush(self, timeout_s: float) -> None:

@@ -94,8 +94,11 @@ def searching(cluster: Cluster, **spec: Any) -> Iterator[Future[dict[str, Any]]]
 def assert_all_steps(trial: dict[str, Any], steps: int) -> None:
     assert sorted(stored_digests(trial)) == list(range(steps))
     assert list(trial["checkpoints"]) == [f"checkpoint_{i:06d}" for i in range(steps)]
-    for row in trial["reported"]:
-        assert row["digest"] == stored_digests(trial)[row["step"]]
+    # A host may die between the report of a step and its checkpoint, and the step is done again.
+    last_rows = {row["step"]: row for row in trial["reported"]}
+    for step, row in last_rows.items():
+        assert row["digest"] == stored_digests(trial)[step]
+    assert len(trial["reported"]) <= len(last_rows) + 1
 
 
 def test_a_killed_home_agent_comes_back_and_the_run_goes_on(cluster: Cluster) -> None:

@@ -125,10 +125,6 @@ def test_an_exploiting_trial_loads_from_another_host_and_stores_as_itself(
         assert stored_digests(trial).items() <= saved_digests(cluster, trial["id"]).items()
 
 
-# Fails now and then on a busy machine, and is right to: Population Based Training drops the save of
-# a trial that it pauses. Ray then neither registers the checkpoint nor counts on, and the trial's
-# next save replaces it under the same number, even if another trial has cloned it.
-@pytest.mark.slow
 def test_every_save_of_a_population_stays_stored(cluster: Cluster) -> None:
     found = exploit(cluster, "pbt-all")
     digests = {trial["id"]: stored_digests(trial) for trial in found["trials"]}

@@ -111,10 +111,16 @@ def test_a_storage_filesystem_of_ones_own_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_sync_config_of_another_kind_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"a tune_sync.SyncConfig is needed"):
+    with pytest.raises(ConfigError, match=r"a tune_sync.SyncConfig is needed, or one of Ray's"):
         RunConfig(storage_path=tmp_path, sync_config={"sync_period": 5})
-    with pytest.raises(ConfigError, match=r"a tune_sync.SyncConfig is needed"):
+    with pytest.raises(ConfigError, match=r"a tune_sync.SyncConfig is needed, or one of Ray's"):
         run_config_kwargs("auto", storage_path=tmp_path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("callbacks", [tune.Callback(), "mine", {}])
+def test_callbacks_that_are_no_list_are_refused(tmp_path: Path, callbacks: Any) -> None:
+    with pytest.raises(ConfigError, match=r"RunConfig\(callbacks=.*a list is needed"):
+        RunConfig(storage_path=tmp_path, callbacks=callbacks)
 
 
 def test_rays_sync_config_keeps_its_four_fields(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,15 @@ def test_records_of_format_version_1_are_read() -> None:
 def test_records_are_written_as_format_version_1() -> None:
     assert to_json(MANIFEST) == (FIXTURES / "manifest_v1.json").read_bytes().strip()
     assert to_json(SEAL) == (FIXTURES / "seal_v1.json").read_bytes().strip()
+
+
+def test_metrics_are_optional_and_come_back() -> None:
+    with_metrics = replace(MANIFEST, metrics={"score": 0.5, "inner": {"a": [1, None]}})
+    assert manifest_from_json(to_json(with_metrics), "m") == with_metrics
+    assert manifest_from_json(to_json(MANIFEST), "m").metrics is None
+    assert b"metrics" not in to_json(MANIFEST)
+    with pytest.raises(DamagedError, match=r"place.*metrics"):
+        manifest_from_json(changed(metrics=[1]), "place")
 
 
 @pytest.mark.parametrize("path", BAD_PATHS)

@@ -1,0 +1,213 @@
+"""A restore goes on from the newest whole checkpoint at home, whatever the saved state names."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray import tune
+
+from tests.bed.tree import Entry, tree_digest
+from tests.hosts.drivers.trainables import read_checkpoint
+from tests.hosts.searches import wait_for
+from tests.local import trainables
+from tests.local.trainables import STEPS
+from tune_sync import run_config_kwargs
+from tune_sync.layout import checkpoint_name
+
+NEVER_S = "100000"  # Ray saves its state at the first step, and not again
+HOLD_AFTER = 2
+
+
+class Kept(logging.Handler):
+    """Keeps warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+@pytest.fixture
+def warnings() -> Iterator[list[str]]:
+    """What tune_sync warns of."""
+    kept = Kept()
+    logging.getLogger("ray.tune_sync").addHandler(kept)
+    yield kept.lines
+    logging.getLogger("ray.tune_sync").removeHandler(kept)
+
+
+def checkpoints(root: Path) -> list[Path]:
+    return sorted(root.glob("*/checkpoint_*"))
+
+
+def steps(root: Path) -> dict[str, int]:
+    return {path.name: read_checkpoint(path)["step"] for path in checkpoints(root)}
+
+
+def digests(root: Path) -> dict[str, dict[str, Entry]]:
+    return {str(path.relative_to(root)): tree_digest(path) for path in checkpoints(root)}
+
+
+def published(root: Path, number: int) -> bool:
+    return any(root.glob(f".tune_sync/manifests/*/{checkpoint_name(number)}.json"))
+
+
+def drive_until_killed(
+    storage: Path, trainable: str, *, period_s: str = NEVER_S, **checkpoint: Any
+) -> Path:
+    """Kill a driver once its trial holds; returns its experiment."""
+    if trainable == "Holds":
+        checkpoint |= {"checkpoint_frequency": 1}
+    space = {"hold_after": HOLD_AFTER}
+    argv = [sys.executable, "-m", "tests.local.drivers.to_be_killed", str(storage), trainable]
+    env = {**os.environ, "TUNE_GLOBAL_CHECKPOINT_S": period_s, "PYTHONPATH": os.getcwd()}
+    env["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
+    argv += [json.dumps(checkpoint), json.dumps(space)]
+    process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: published(storage / "x", HOLD_AFTER), "checkpoints", 90)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    return storage / "x"
+
+
+def restore(root: Path, trainable: str) -> tune.Result:
+    (result,) = tune.Tuner.restore(
+        str(root), getattr(trainables, trainable), resume_errored=True
+    ).fit()
+    assert result.error is None
+    return result
+
+
+@pytest.mark.lowest
+@pytest.mark.parametrize("trainable", ["holds", "Holds"])
+def test_what_no_state_names_is_gone_on_from_and_stays_as_it_is(
+    local_ray: None, tmp_path: Path, trainable: str, warnings: list[str]
+) -> None:
+    root = drive_until_killed(tmp_path, trainable)
+    state = "".join(path.read_text() for path in root.glob("experiment_state-*.json"))
+    assert state
+    assert "checkpoint_00000" not in state
+    before = digests(root)
+    assert len(before) == HOLD_AFTER + 1
+
+    result = restore(root, trainable)
+    assert (result.metrics["step"], result.metrics["resumed_at"]) == (STEPS - 1, HOLD_AFTER + 1)
+    assert result.metrics["training_iteration"] == STEPS
+    assert steps(root) == {checkpoint_name(number): number for number in range(STEPS)}
+    assert digests(root).items() >= before.items()
+    assert warnings == []
+    known = [(Path(c.path).name, metrics["step"]) for c, metrics in result.best_checkpoints]
+    assert known == [(checkpoint_name(number), number) for number in range(STEPS)]
+
+
+def test_tune_run_goes_on_from_what_no_state_names(local_ray: None, tmp_path: Path) -> None:
+    root = drive_until_killed(tmp_path, "holds")
+    before = digests(root)
+    kwargs = run_config_kwargs(storage_path=tmp_path, name="x", on_existing="resume")
+    analysis = tune.run(trainables.holds, resume=True, verbose=0, **kwargs)
+    (trial,) = analysis.trials
+    assert trial.last_result["resumed_at"] == HOLD_AFTER + 1
+    assert steps(root) == {checkpoint_name(number): number for number in range(STEPS)}
+    assert digests(root).items() >= before.items()
+
+
+@pytest.fixture(scope="module")
+def killed(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A restored and finished experiment of six checkpoints; its copies are made older."""
+    root = drive_until_killed(tmp_path_factory.mktemp("killed"), "holds")
+    restore(root, "holds")
+    return root
+
+
+def drop(root: Path, *numbers: int, manifests: bool = True) -> None:
+    for path in checkpoints(root):
+        if int(path.name[-6:]) in numbers:
+            shutil.rmtree(path)
+    for path in root.glob(".tune_sync/manifests/*/*.json") if manifests else ():
+        if int(path.stem[-6:]) in numbers:
+            path.unlink()
+
+
+@pytest.fixture
+def fallen(killed: Path, tmp_path: Path) -> Path:
+    """The state names checkpoint 3 of an unfinished trial."""
+    root = tmp_path / "x"
+    subprocess.run(["cp", "-a", str(killed), str(root)], check=True)
+    return root
+
+
+def set_back(root: Path, index: int) -> None:
+    """Make the saved state that of a run which was killed after a checkpoint."""
+    (state,) = sorted(root.glob("experiment_state-*.json"))[-1:]
+    for other in root.glob("experiment_state-*.json"):
+        if other != state:
+            other.unlink()
+    saved = json.loads(state.read_text())
+    ((trial, metadata),) = saved["trial_data"]
+    fields = json.loads(trial)
+    fields["status"] = "RUNNING"
+    saved["trial_data"] = [[json.dumps(fields), older(metadata, index)]]
+    state.write_text(json.dumps(saved))
+
+
+def older(metadata: str, index: int) -> str:
+    """Ray's record of a trial, without the checkpoints after one."""
+    from ray import cloudpickle
+
+    fields = json.loads(metadata)
+    manager = cloudpickle.loads(bytes.fromhex(fields["checkpoint_manager"]["value"]))
+    manager._checkpoint_results = manager._checkpoint_results[: index + 1]
+    manager._latest_checkpoint_result = manager._checkpoint_results[-1]
+    fields["checkpoint_manager"]["value"] = cloudpickle.dumps(manager).hex()
+    return json.dumps(fields)
+
+
+@pytest.mark.parametrize(
+    ("gone", "no_manifest", "goes_on_from"), [((3, 5), 5, 4), ((3, 4, 5), None, 2)]
+)
+def test_where_the_named_checkpoint_is_gone_the_newest_whole_one_counts(
+    fallen: Path, warnings: list[str], gone: tuple[int, ...], no_manifest: int | None,
+    goes_on_from: int,
+) -> None:  # fmt: skip
+    set_back(fallen, 3)
+    drop(fallen, *(number for number in gone if number != no_manifest))
+    for path in fallen.glob(f".tune_sync/manifests/*/{checkpoint_name(no_manifest or 99)}.json"):
+        path.unlink()
+    before = {name: tree for name, tree in digests(fallen).items() if not name.endswith("5")}
+    result = restore(fallen, "holds")
+    assert result.metrics["resumed_at"] == goes_on_from + 1
+    assert digests(fallen).items() >= before.items()
+    (warning,) = warnings
+    assert re.search(rf"checkpoint_000003 is gone.*going on from .*{goes_on_from}$", warning)
+
+
+def test_one_that_lost_a_file_is_not_gone_on_from(fallen: Path, warnings: list[str]) -> None:
+    set_back(fallen, 3)
+    (broken,) = fallen.glob("*/checkpoint_000005")
+    (broken / "blob.bin").unlink()
+    result = restore(fallen, "holds")
+    assert result.metrics["resumed_at"] == 5
+    assert ["is not whole any more" in line for line in warnings] == [True]
+
+
+def test_what_was_about_to_be_deleted_goes_at_the_restore(local_ray: None, tmp_path: Path) -> None:
+    root = drive_until_killed(tmp_path, "holds", num_to_keep=1)
+    assert len(checkpoints(root)) > 1
+    restore(root, "holds")
+    assert list(steps(root)) == [checkpoint_name(STEPS - 1)]
