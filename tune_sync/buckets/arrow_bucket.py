@@ -1,4 +1,4 @@
-"""A bucket through a pyarrow filesystem: S3, Google, a directory, or any fsspec filesystem."""
+"""A bucket through the object stores that pyarrow knows."""
 
 from __future__ import annotations
 
@@ -8,30 +8,44 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-from tune_sync.buckets.bucket import Capabilities, ObjectInfo, check_object_key
-from tune_sync.errors import PutConflictError
+from tune_sync.buckets.bucket import (
+    PART_RETRIES_COUNT,
+    Capabilities,
+    ObjectInfo,
+    check_object_key,
+    part_size_bytes,
+)
+from tune_sync.errors import ConfigError, PutConflictError
+from tune_sync.layout import INTERNAL_DIR
 
 
 class ArrowBucket:
     """See `bucket.Bucket`.
 
+    pyarrow leaves an empty object in place of a directory whose last object was deleted. These are
+    no objects here, and `list_dir` names them as directories.
+
     Args:
-        make: Makes the filesystem; called again by `rebuild`.
-        root: Path of the root on it.
-        makes_dirs: The filesystem has directories, which must exist before a file in them.
+        make: Makes the filesystem; given is how often it may try one request again.
+        root: Path of the root on it, which starts with the bucket.
     """
 
-    def __init__(
-        self, make: Callable[[], pafs.FileSystem], root: str, *, makes_dirs: bool = False
-    ) -> None:
+    def __init__(self, make: Callable[[int], pafs.FileSystem], root: str) -> None:
         self._make = make
         self._root = root.rstrip("/")
-        self._makes_dirs = makes_dirs
-        self._fs = make()
+        self.rebuild()
 
     def rebuild(self) -> None:
         """A new client, with the credentials of now."""
-        self._fs = self._make()
+        self._fs = self._make(0)
+        self._streams = self._make(PART_RETRIES_COUNT)
+
+    def check(self) -> None:
+        """See `Client.check`."""
+        bucket = self._root.partition("/")[0]
+        if self._fs.get_file_info(bucket).type == pafs.FileType.NotFound:
+            raise ConfigError(f"bucket {bucket} does not exist: create it, or correct upload_dir")
+        self.list_dir(INTERNAL_DIR)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -68,24 +82,24 @@ class ArrowBucket:
         """See `Bucket.put`."""
         if create_only and self.info(key) is not None:
             raise PutConflictError(f"{key} exists: another writer was first")
-        return self.put_stream(key, [data] if data else [])
+        with self._fs.open_output_stream(self._path(key)) as stream:
+            stream.write(data)
+        return ""
 
     def put_stream(
         self, key: str, chunks: Iterable[bytes | memoryview], size_bytes: int | None = None
     ) -> str:
         """See `Bucket.put_stream`."""
         path = self._path(key)
-        if self._makes_dirs:
-            self._fs.create_dir(path.rpartition("/")[0], recursive=True)
-        stream = self._fs.open_output_stream(path)
+        stream = self._streams.open_output_stream(path, buffer_size=part_size_bytes(size_bytes))
         try:
             for chunk in chunks:
                 stream.write(chunk)
-            stream.close()
         except BaseException:
             # A stream of pyarrow cannot be given up: it completes when it is dropped.
             self._take_back(stream, path)
             raise
+        stream.close()
         return ""
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -100,16 +114,13 @@ class ArrowBucket:
         try:
             stream.close()
             self._fs.delete_file(path)
-        except OSError:
+        except Exception:
             return  # no seal names it: nobody takes it for whole
 
     def _select(self, prefix: str, recursive: bool) -> builtins.list[pafs.FileInfo]:
         base = self._path(prefix)
         selector = pafs.FileSelector(base, allow_not_found=True, recursive=recursive)
-        try:
-            found = self._fs.get_file_info(selector)
-        except NotADirectoryError:
-            return []
+        found = self._fs.get_file_info(selector)
         return sorted(found, key=lambda f: str(f.path))
 
     def _path(self, key: str) -> str:

@@ -6,6 +6,7 @@ strings relative to the root.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,6 +23,9 @@ MAX_OBJECT_BYTES = 5 << 40
 PART_BYTES = 16 << 20
 # A stream of unknown length: 10,000 of these are 320 GB.
 UNKNOWN_PART_BYTES = 32 << 20
+
+# Parts of a stream are tried again by the library: only it still has their bytes.
+PART_RETRIES_COUNT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +77,16 @@ class Bucket(Protocol):
     def list(self, prefix: str) -> list[ObjectInfo]:
         """All objects below the directory `prefix`, sorted by key; "" is the root."""
 
-    def list_dir(self, prefix: str) -> tuple[list[ObjectInfo], list[str]]:
-        """Objects directly in the directory `prefix`, and the keys of directories in it."""
+    def list_dir(self, prefix: str) -> tuple[builtins.list[ObjectInfo], builtins.list[str]]:
+        """Objects directly in the directory `prefix`, and the keys of directories in it.
+
+        Where a store or its library knows empty directories, these are among them.
+        """
 
     def get(self, key: str, offset_bytes: int = 0, length_bytes: int | None = None) -> bytes:
         """Bytes of an object, fewer at its end."""
 
-    def put(
-        self, key: str, data: bytes, *, create_only: bool = False, if_match: str = ""
-    ) -> str:
+    def put(self, key: str, data: bytes, *, create_only: bool = False, if_match: str = "") -> str:
         """Store an object; returns its e-tag, or "".
 
         Args:

@@ -7,6 +7,7 @@ profiles of AWS. Everything else goes through fsspec.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 from collections.abc import Mapping
@@ -26,8 +27,7 @@ from tune_sync.errors import ConfigError
 # pyarrow's own is 3 s, which a part of 16 MiB does not meet on a line below 40 Mbit/s.
 REQUEST_TIMEOUT_S = 300.0
 CONNECT_TIMEOUT_S = 10.0
-# Parts of a stream are tried again by the library: only it still has their bytes.
-PART_RETRIES_COUNT = 5
+# A part of a stream is tried again at most so long.
 PART_RETRY_S = 120
 
 OWN_OPTIONS = ("request_timeout_s", "connect_timeout_s", "engine")
@@ -51,7 +51,7 @@ def make_client(url: BucketUrl, options: Mapping[str, Any]) -> Client:
     if url.scheme == "s3":
         return _s3(url, options)
     if url.scheme in ("gs", "abfs") and _may_use_obstore(options):
-        return ObstoreBucket(lambda: _obstore_store(url, options))
+        return ObstoreBucket(lambda retries: _obstore_store(url, options, retries))
     return _fsspec(url, options)
 
 
@@ -63,10 +63,10 @@ def _s3(url: BucketUrl, options: Mapping[str, Any]) -> Client:
         )
     profile = aws_environment().has_profile and not options.get("key")
     if not profile and _may_use_obstore(options):
-        return ObstoreBucket(lambda: _obstore_s3(url, options))
+        return ObstoreBucket(lambda retries: _obstore_s3(url, options, retries))
     if options.get("engine") == "fsspec":
-        return _fsspec(url, options)
-    return ArrowBucket(lambda: _arrow_s3(options), url.path)
+        return _fsspec(url, _s3fs_options(options))
+    return ArrowBucket(lambda retries: _arrow_s3(options, retries), url.path)
 
 
 def _may_use_obstore(options: Mapping[str, Any]) -> bool:
@@ -85,7 +85,7 @@ def _timeouts(options: Mapping[str, Any]) -> tuple[float, float]:
     )
 
 
-def _obstore_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+def _obstore_settings(options: Mapping[str, Any], retries_count: int) -> dict[str, Any]:
     request_s, connect_s = _timeouts(options)
     return {
         "client_options": {
@@ -93,14 +93,16 @@ def _obstore_settings(options: Mapping[str, Any]) -> dict[str, Any]:
             "connect_timeout": timedelta(seconds=connect_s),
         },
         "retry_config": {
-            "max_retries": PART_RETRIES_COUNT, "retry_timeout": timedelta(seconds=PART_RETRY_S),
+            "max_retries": retries_count, "retry_timeout": timedelta(seconds=PART_RETRY_S),
         },
     }  # fmt: skip
 
 
-def _obstore_s3(url: BucketUrl, options: Mapping[str, Any]) -> Any:
-    from obstore.store import S3Store
+def _obstore_class(name: str) -> Any:
+    return getattr(importlib.import_module("obstore.store"), name)
 
+
+def _obstore_s3(url: BucketUrl, options: Mapping[str, Any], retries_count: int) -> Any:
     env = aws_environment()
     wanted = {
         "endpoint": options.get("endpoint_url") or env.endpoint_url,
@@ -111,20 +113,18 @@ def _obstore_s3(url: BucketUrl, options: Mapping[str, Any]) -> Any:
         "skip_signature": options.get("anon"),
     }
     given = {name: value for name, value in wanted.items() if value}
-    return S3Store(
-        url.bucket, prefix=url.prefix or None, **given, **_obstore_settings(options)
-    )  # fmt: skip
+    settings = _obstore_settings(options, retries_count)
+    return _obstore_class("S3Store")(url.bucket, prefix=url.prefix or None, **given, **settings)
 
 
-def _obstore_store(url: BucketUrl, options: Mapping[str, Any]) -> Any:
-    from obstore.store import AzureStore, GCSStore
-
+def _obstore_store(url: BucketUrl, options: Mapping[str, Any], retries_count: int) -> Any:
     given = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
-    kind = GCSStore if url.scheme == "gs" else AzureStore
-    return kind(url.bucket, prefix=url.prefix or None, **given, **_obstore_settings(options))
+    kind = _obstore_class("GCSStore" if url.scheme == "gs" else "AzureStore")
+    settings = _obstore_settings(options, retries_count)
+    return kind(url.bucket, prefix=url.prefix or None, **given, **settings)
 
 
-def _arrow_s3(options: Mapping[str, Any]) -> pafs.FileSystem:
+def _arrow_s3(options: Mapping[str, Any], retries_count: int) -> pafs.FileSystem:
     env = aws_environment()
     request_s, connect_s = _timeouts(options)
     wanted = {
@@ -140,7 +140,20 @@ def _arrow_s3(options: Mapping[str, Any]) -> pafs.FileSystem:
         **given, request_timeout=request_s, connect_timeout=connect_s,
         # What it writes in the background it first keeps: a whole file, if the store is slow.
         background_writes=False,
+        retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=1 + retries_count),
     )  # fmt: skip
+
+
+def _s3fs_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    env = aws_environment()
+    request_s, connect_s = _timeouts(options)
+    region, endpoint_url = options.get("region") or env.region, env.endpoint_url
+    given = {"endpoint_url": endpoint_url} if endpoint_url else {}
+    given |= {name: value for name, value in options.items() if name != "region"}
+    return {
+        **given, "client_kwargs": {"region_name": region} if region else {},
+        "config_kwargs": {"connect_timeout": connect_s, "read_timeout": request_s},
+    }  # fmt: skip
 
 
 def _fsspec(url: BucketUrl, options: Mapping[str, Any]) -> Client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import dataclass
 
@@ -28,13 +29,36 @@ def _kind(words: str, error: type[Exception], advice: str, *, transient: bool = 
     return _Kind(re.compile(words, re.IGNORECASE), error, advice, transient)
 
 
+_MISSING_BUCKET = _kind(
+    "NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist|Bucket not found|ContainerNotFound|"
+    "container does not exist",
+    ConfigError, "create the bucket, or correct upload_dir",
+)  # fmt: skip
+_CONFLICT = _kind("", PutConflictError, "another writer was first")
+_DENIED = _kind(
+    r"AccessDenied|ACCESS_DENIED|Access Denied|PermissionDenied|\b403\b|Forbidden|"
+    "lacked the necessary privileges|AllAccessDisabled|AuthorizationPermissionMismatch",
+    StoreDeniedError,
+    "these credentials may not do that: reading, writing, listing and deleting are needed",
+)
+_FULL = _kind(
+    "QuotaExceeded|InsufficientStorage|EntityQuota", StoreFullError, "make room, then retry"
+)
+_UNREACHABLE = _kind(
+    r"timed? ?-?out|TIMEOUT|deadline|\b50[0234]\b|InternalError|INTERNAL_FAILURE|"
+    r"ServiceUnavailable|SERVICE_UNAVAILABLE|NETWORK_CONNECTION|connection|connect|"
+    r"error sending request|error decoding response|incomplete|broken pipe|reset by peer|"
+    r"dns|resolve host|unreachable|curlCode",
+    StoreUnreachableError,
+    "is the endpoint right, and the network up? A slow store needs "
+    "storage_options={'request_timeout_s': ...}",
+    transient=True,
+)
+
 # The first that matches counts. Words are error codes of S3, Google and Azure as the libraries
 # print them: with and without blanks, as Arrow writes ACCESS_DENIED for AccessDenied.
 _KINDS = (
-    _kind(
-        "NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist|Bucket not found|ContainerNotFound",
-        ConfigError, "create the bucket, or correct upload_dir",
-    ),
+    _MISSING_BUCKET,
     _kind(
         "PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|301 Moved",
         ConfigError,
@@ -49,52 +73,51 @@ _KINDS = (
         StoreDeniedError, "the credentials have expired: renew them",
     ),
     _kind(
-        r"InvalidAccessKey|SignatureDoesNotMatch|SIGNATURE_DOES_NOT_MATCH|INVALID_ACCESS_KEY|"
-        r"InvalidClientTokenId|INVALID_CLIENT_TOKEN|Unauthenticated|\b401\b|NoCredentials|"
-        r"Unable to locate credentials|"
-        r"MissingAuthenticationToken|169\.254\.169\.254",
-        StoreDeniedError, "the credentials are missing or wrong: check them on this node",
+        "RequestTimeTooSkewed|REQUEST_TIME_TOO_SKEWED",
+        StoreDeniedError, "the clock of this node is wrong: set it",
     ),
     _kind(
-        r"AccessDenied|ACCESS_DENIED|Access Denied|PermissionDenied|\b403\b|Forbidden|"
-        "lacked the necessary privileges|AllAccessDisabled",
-        StoreDeniedError,
-        "these credentials may not do that: reading, writing, listing and deleting are needed",
+        r"InvalidAccessKey|SignatureDoesNotMatch|SIGNATURE_DOES_NOT_MATCH|INVALID_ACCESS_KEY|"
+        r"InvalidClientTokenId|INVALID_CLIENT_TOKEN|UNRECOGNIZED_CLIENT|Unauthenticated|\b401\b|"
+        r"NoCredentials|Unable to locate credentials|InvalidToken|INVALID_SECURITY_TOKEN|"
+        r"MissingAuthenticationToken|MISSING_AUTHENTICATION_TOKEN|169\.254\.169\.254|"
+        r"access key ID you provided|request signature we calculated",
+        StoreDeniedError, "the credentials are missing or wrong: check them on this node",
     ),
-    _kind("QuotaExceeded|InsufficientStorage|EntityQuota", StoreFullError, "make room, then retry"),
+    _DENIED,
+    _FULL,
     _kind(
         r"SlowDown|SLOW_DOWN|TooManyRequests|\b429\b|rateLimitExceeded|ServerBusy|Throttl",
         StoreUnreachableError, "the store asks for fewer requests", transient=True,
     ),
-    _kind(
-        r"timed? ?-?out|TIMEOUT|deadline|\b50[0234]\b|InternalError|INTERNAL_FAILURE|"
-        r"ServiceUnavailable|SERVICE_UNAVAILABLE|NETWORK_CONNECTION|connection|connect|"
-        r"error sending request|error decoding response|incomplete|broken pipe|reset by peer|"
-        r"dns|resolve host|unreachable|curlCode",
-        StoreUnreachableError,
-        "is the endpoint right, and the network up? A slow store needs "
-        "storage_options={'request_timeout_s': ...}",
-        transient=True,
-    ),
+    _UNREACHABLE,
 )  # fmt: skip
+
+# Classes of obstore, which has no bases for them outside its own.
+_CONFLICT_NAMES = ("AlreadyExistsError", "PreconditionError")
+_CODE = re.compile(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", re.DOTALL)
+_STATUS = re.compile(r"status code: (\d+ [A-Za-z ]+)")
+_ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+# What may hold any word, as it is a name of the user's or a setting of ours.
+_NAMES = re.compile(
+    r"max_retries: \d+|retry_timeout: \S+|https?://(?!169\.254)\S+|for path .*?: |"
+    r"""'[^']*'|"[^"]*\""""
+)
 
 
 def is_transient(error: BaseException) -> bool:
     """Whether the same request may work in a moment."""
-    if isinstance(error, (StoreUnreachableError,)):
+    if isinstance(error, StoreUnreachableError):
         return True
-    if isinstance(error, (FixCallError, StoreError)):
-        return False
-    if isinstance(error, (ConnectionError, TimeoutError)):
-        return True
-    kind = _find(error)
+    kind = None if isinstance(error, (FixCallError, StoreError)) else _find(error)
     return kind is not None and kind.transient
 
 
 def is_denied(error: BaseException) -> bool:
     """Whether new credentials may help."""
-    if isinstance(error, StoreDeniedError):
-        return True
+    if isinstance(error, (FixCallError, StoreError)):
+        return isinstance(error, StoreDeniedError)
     kind = _find(error)
     return kind is not None and kind.error is StoreDeniedError
 
@@ -108,33 +131,55 @@ def as_store_error(error: Exception, doing: str) -> Exception:
     """
     if isinstance(error, (FixCallError, StoreError)):
         return error
-    if type(error).__name__ in ("AlreadyExistsError", "PreconditionError"):
-        return PutConflictError(f"{doing}: another writer was first")
     kind = _find(error)
-    brief = _brief(error)
-    if kind is None:
-        if isinstance(error, (FileNotFoundError, TypeError, ValueError)):
-            return error
-        return OSError(f"{doing}: {brief}")
-    return kind.error(f"{doing}: {brief}; {kind.advice}")
+    if kind is not None:
+        return kind.error(f"{doing}: {_brief(error)}; {kind.advice}")
+    if isinstance(error, _ABSENT):
+        return FileNotFoundError(f"{doing}: there is no such object")
+    if isinstance(error, (TypeError, ValueError)):
+        return error
+    return OSError(f"{doing}: {_brief(error)}")
 
 
 def _find(error: BaseException) -> _Kind | None:
-    if isinstance(error, FileNotFoundError) and not re.search("bucket", str(error), re.I):
-        return None
-    text = f"{type(error).__name__}: {error}"
-    named = next((kind for kind in _KINDS if kind.words.search(text)), None)
-    if named is None and isinstance(error, PermissionError):
-        return next(k for k in _KINDS if k.error is StoreDeniedError and "may not" in k.advice)
-    if named is None and isinstance(error, (ConnectionError, TimeoutError)):
-        return _KINDS[-1]
-    return named
+    if type(error).__name__ in _CONFLICT_NAMES:
+        return _CONFLICT
+    signature = _signature(error)
+    if isinstance(error, _ABSENT):
+        return _MISSING_BUCKET if _MISSING_BUCKET.words.search(signature) else None
+    if isinstance(error, OSError) and error.errno in _FULL_ERRNOS:
+        return _FULL
+    named = next((kind for kind in _KINDS if kind.words.search(signature)), None)
+    return named or _by_class(error)
+
+
+def _by_class(error: BaseException) -> _Kind | None:
+    if isinstance(error, PermissionError):
+        return _DENIED
+    return _UNREACHABLE if isinstance(error, (ConnectionError, TimeoutError)) else None
+
+
+def _signature(error: BaseException) -> str:
+    """Codes and words of the library or the store, without names of objects."""
+    text = _own_words(error)
+    code = _CODE.search(text)
+    if code:
+        status = _STATUS.search(text)
+        text = f"{code[1]} {status[1] if status else ''}"
+    elif "AWS Error" in text:
+        text = text[text.index("AWS Error") :]
+    return f"{type(error).__name__}: {_NAMES.sub(' ', text)}"
+
+
+def _own_words(error: BaseException) -> str:
+    """Without what obstore adds for its own debugging."""
+    return str(error).partition("Debug source:")[0]
 
 
 def _brief(error: BaseException) -> str:
-    """One line, without what libraries add for their own debugging."""
-    text = str(error).partition("Debug source:")[0]
-    code = re.search(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", text)
+    """One line."""
+    text = _own_words(error)
+    code = _CODE.search(text)
     if code:
-        return f"{code[1]}: {code[2]}"
-    return " ".join(text.split())[:300] or type(error).__name__
+        return f"{code[1]}: {code[2]}".rstrip(".")
+    return " ".join(text.split())[:300].rstrip(":") or type(error).__name__

@@ -4,31 +4,46 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
-from tune_sync.buckets.bucket import Capabilities, ObjectInfo, check_object_key, part_size_bytes
+from tune_sync.buckets.bucket import (
+    PART_RETRIES_COUNT,
+    Capabilities,
+    ObjectInfo,
+    check_object_key,
+    part_size_bytes,
+)
+from tune_sync.layout import INTERNAL_DIR
 
 # Bytes that one upload has under way at most; its parts share them.
 IN_FLIGHT_BYTES = 64 << 20
+# So many S3 takes in one request.
+DELETES_COUNT = 1000
 
 
 class ObstoreBucket:
     """See `bucket.Bucket`.
 
     Args:
-        make: Makes the store of `obstore`, rooted; called again by `rebuild`.
+        make: Makes the store of `obstore`, rooted; given is how often it may try one request again.
     """
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[int], Any]) -> None:
         import obstore
 
-        self._obstore = obstore
+        self._obstore: Any = obstore
         self._make = make
-        self._store = make()
+        self.rebuild()
 
     def rebuild(self) -> None:
         """A new client, with the credentials of now."""
-        self._store = self._make()
+        self._store = self._make(0)
+        self._streams = self._make(PART_RETRIES_COUNT)
+
+    def check(self) -> None:
+        """See `Client.check`. A listing: for a single object no library says what is missing."""
+        self.list_dir(INTERNAL_DIR)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -74,7 +89,7 @@ class ObstoreBucket:
         stored = self._obstore.put(
             self._store, check_object_key(key), bytes(data), mode=mode, use_multipart=False
         )
-        return stored["e_tag"] or ""
+        return str(stored["e_tag"] or "")
 
     def put_stream(
         self, key: str, chunks: Iterable[bytes | memoryview], size_bytes: int | None = None
@@ -82,19 +97,25 @@ class ObstoreBucket:
         """See `Bucket.put_stream`."""
         part_bytes = part_size_bytes(size_bytes)
         stored = self._obstore.put(
-            self._store, check_object_key(key), _owned(chunks), use_multipart=True,
+            self._streams, check_object_key(key), _owned(chunks), use_multipart=True,
             chunk_size=part_bytes, max_concurrency=max(1, IN_FLIGHT_BYTES // part_bytes),
         )  # fmt: skip
-        return stored["e_tag"] or ""
+        return str(stored["e_tag"] or "")
 
     def delete(self, keys: Sequence[str]) -> None:
         """See `Bucket.delete`."""
-        for start in range(0, len(keys), 1000):
+        names = [check_object_key(key) for key in keys]
+        for start in range(0, len(names), DELETES_COUNT):
+            some = names[start : start + DELETES_COUNT]
             try:
-                some = [check_object_key(key) for key in keys[start : start + 1000]]
                 self._obstore.delete(self._store, some)
-            except FileNotFoundError:
-                continue
+            except FileNotFoundError:  # from stores that delete one by one; the rest is still there
+                self._delete_each(some)
+
+    def _delete_each(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            with suppress(FileNotFoundError):
+                self._obstore.delete(self._store, key)
 
 
 def _owned(chunks: Iterable[bytes | memoryview]) -> Iterator[bytes]:

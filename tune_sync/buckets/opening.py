@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from tune_sync.buckets.bucket import Bucket
 from tune_sync.buckets.engines import make_client
 from tune_sync.buckets.retry import Retry, RetryBucket
 from tune_sync.buckets.url import BucketUrl
@@ -18,7 +17,7 @@ CHECK_TRIES_COUNT = 2
 
 def open_bucket(
     url: BucketUrl, options: Mapping[str, Any] | None = None, retry: Retry | None = None
-) -> Bucket:
+) -> RetryBucket:
     """The bucket of `url`. No request is made.
 
     Args:
@@ -46,8 +45,7 @@ def check_bucket(url: BucketUrl, options: Mapping[str, Any] | None, *, write: bo
     quick = dict(options or {})
     quick.setdefault("request_timeout_s", 20.0)
     bucket = open_bucket(url, quick, Retry(CHECK_TRIES_COUNT))
-    # A list, as it tells a missing bucket from a missing object.
-    bucket.list_dir(".tune_sync")
+    bucket.check()
     if write:
         probe = f"{PROBE_KEY}-{uuid.uuid4().hex}"
         bucket.put(probe, b"")

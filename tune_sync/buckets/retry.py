@@ -5,9 +5,8 @@ from __future__ import annotations
 import builtins
 import os
 import random
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -30,6 +29,9 @@ class Client(Bucket, Protocol):
     def rebuild(self) -> None:
         """Make the client anew, with the credentials of now."""
 
+    def check(self) -> None:
+        """Raise unless the bucket is there and can be listed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Retry:
@@ -47,7 +49,7 @@ class Retry:
 
     def pause_s(self, tried_count: int) -> float:
         """Seconds to wait after so many tries: they double, and half of each is random."""
-        longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (tried_count - 1))
+        longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (tried_count - 1))
         return longest * (0.5 + 0.5 * self.dice())
 
 
@@ -66,9 +68,9 @@ class RetryBucket:
         self._make = make
         self._where = where
         self._retry = retry or Retry()
-        self._client: Client | None = None
-        self._pid = 0
-        self._client_made = threading.Lock()
+        # By process id. A client of the process that this one was forked from is kept, not used:
+        # its threads are not here, and its end would wait for them.
+        self._clients: dict[int, Client] = {}
 
     @property
     def where(self) -> str:
@@ -120,9 +122,15 @@ class RetryBucket:
         self, key: str, chunks: Iterable[bytes | memoryview], size_bytes: int | None = None
     ) -> str:
         """See `Bucket.put_stream`. Once bytes were taken, only the client tries parts again."""
+        source = _Source(chunks)
+        client = self._here()
         try:
-            return self._here().put_stream(key, chunks, size_bytes)
+            return client.put_stream(key, source, size_bytes)
         except Exception as error:
+            if source.error is not None:
+                raise source.error from None
+            if is_denied(error):  # the next stream shall have the credentials of then
+                self._rebuild()
             raise self._mapped(error, f"put {key}") from error
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -130,17 +138,30 @@ class RetryBucket:
         if keys:
             self._do(f"delete {keys[0]}", lambda c: c.delete(keys))
 
+    def check(self) -> None:
+        """Look whether the bucket is there and can be listed.
+
+        Raises:
+            ConfigError: No such bucket, another region, a missing library.
+            StoreDeniedError: No permission, or no valid credentials.
+            StoreUnreachableError: It does not answer.
+        """
+        self._do("open the bucket", lambda c: c.check())
+
     def _here(self) -> Client:
         pid = os.getpid()
-        if self._client is None or self._pid != pid:
-            with self._client_made:
-                if self._client is None or self._pid != pid:
-                    try:
-                        self._client = self._make()
-                    except Exception as error:
-                        raise self._mapped(error, "open") from error
-                    self._pid = pid
-        return self._client
+        client = self._clients.get(pid)
+        if client is None:
+            # Without a lock: one that a fork copied while it was held would never be free again.
+            # Of two made at once, one is used.
+            client = self._clients.setdefault(pid, self._made())
+        return client
+
+    def _made(self) -> Client:
+        try:
+            return self._make()
+        except Exception as error:
+            raise self._mapped(error, "open the bucket") from error
 
     def _do(self, doing: str, act: Callable[[Client], T]) -> T:
         rebuilt = False
@@ -163,7 +184,22 @@ class RetryBucket:
         try:
             self._here().rebuild()
         except Exception as error:
-            raise self._mapped(error, "open") from error
+            raise self._mapped(error, "open the bucket") from error
 
     def _mapped(self, error: Exception, doing: str) -> Exception:
         return as_store_error(error, f"{self._where}: cannot {doing}")
+
+
+class _Source:
+    """Chunks to put, and what their origin raised: that is no error of the store."""
+
+    def __init__(self, chunks: Iterable[bytes | memoryview]) -> None:
+        self._chunks = chunks
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        try:
+            yield from self._chunks
+        except Exception as error:
+            self.error = error
+            raise

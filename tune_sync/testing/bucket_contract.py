@@ -150,7 +150,8 @@ class BucketContract:
         bucket = self.make_bucket(tmp_path)
         for size_bytes in (0, 1, LARGE_BYTES):
             data = bytes(range(256)) * (size_bytes // 256 + 1)
-            chunks = [data[i : min(i + (5 << 20), size_bytes)] for i in range(0, size_bytes, 5 << 20)]
+            starts = range(0, size_bytes, 5 << 20)
+            chunks = [data[i : min(i + (5 << 20), size_bytes)] for i in starts]
             bucket.put_stream(f"s/{size_bytes}", chunks, size_bytes)
             assert bucket.get(f"s/{size_bytes}") == data[:size_bytes]
             found = bucket.info(f"s/{size_bytes}")

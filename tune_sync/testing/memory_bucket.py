@@ -36,6 +36,9 @@ class MemoryBucket:
     def rebuild(self) -> None:
         """Nothing."""
 
+    def check(self) -> None:
+        """Nothing."""
+
     def copy(self) -> MemoryBucket:
         """A bucket with the same objects."""
         twin = MemoryBucket(conditional_put=self._capabilities.conditional_put)
