@@ -25,6 +25,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tune_sync import layout
+from tune_sync.bucket_site import BucketSite
+from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import ConfigError, ImmutableError, NotSharedError, PathRefusedError
 from tune_sync.filters import wanted
 from tune_sync.home import Home, LocalHome
@@ -134,11 +136,21 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         """Take the experiment directory for this run: lease, checks, recovery. Once."""
         if self.run is None or self.run.closed:
             self.run = Run.open(
-                Path(self.experiment_root), self.on_existing, self.spec.options.timeout_s,
+                self._site(), self.on_existing, self.spec.options.timeout_s,
                 self.spec.options.checkpoint_depth,
             )  # fmt: skip
             self.spec = replace(self.spec, owner=self.run.owner)
         return self.run
+
+    def reader(self) -> Home:
+        """The experiment directory, whether a run has it or not."""
+        return self._home()
+
+    def _site(self) -> Path | BucketSite:
+        if not self.spec.scheme:
+            return Path(self.experiment_root)
+        url = BucketUrl(self.spec.scheme, self.experiment_root)
+        return BucketSite(url, self.connector.storage_options(self.spec))
 
     # pyarrow's interface
 
@@ -321,6 +333,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         key = self._key(path)
         if key is not None:
             return self._home(), key, self.experiment_root
+        if self.spec.scheme:
+            raise PathRefusedError(f"{path} is not inside the experiment {self.spec.where}")
         base = Path(path)
         return LocalHome(base.parent), base.name, base.parent.as_posix().rstrip("/")
 
@@ -350,7 +364,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         return self._home()
 
     def _explain_missing_marker(self, path: str) -> None:
-        if self.spec.options.shared and self.connector.is_worker():
+        shared = self.spec.options.shared and not self.spec.scheme
+        if shared and self.connector.is_worker():
             raise NotSharedError(
                 f"{path} is not visible on {self.connector.where()}: with syncer=None the storage "
                 "path has to be the same directory on all nodes; mount it there, or use "
@@ -368,7 +383,9 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         upload = self._uploads.find(place.checkpoint)
         if upload is not None and not upload.is_over:
             return upload
-        if self._home().info(place.checkpoint) is not None:
+        home = self._home()
+        mark = layout.manifest_key(place.checkpoint) if home.in_place else place.checkpoint
+        if home.info(mark) is not None:
             raise ImmutableError(
                 f"checkpoint {place.checkpoint} is published and never changes; copy it with "
                 "to_directory() and report the copy"
