@@ -25,11 +25,16 @@ class BucketSite:
     """
 
     def __init__(self, url: BucketUrl, options: Mapping[str, Any] | None = None) -> None:
-        self.root = PurePosixPath(url.path)
         self.where = str(url)
+        self.ways_out = "choose another name, or delete it first"
         self._url = url
         self._options = dict(options or {})
         self._bucket = open_bucket(url, self._options)
+
+    @property
+    def root(self) -> PurePosixPath:
+        """See `Site.root`."""
+        return PurePosixPath(self._url.path)
 
     def check(self) -> None:
         """See `Site.check`. Puts and deletes an object."""

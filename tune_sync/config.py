@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -22,6 +23,8 @@ DEFAULT_SYNC_PERIOD_S = 300
 DEFAULT_SYNC_TIMEOUT_S = 1800
 
 AUTO = "auto"
+
+_RESTORABLE = re.compile(r"[\w\-.=/:@+~]+", re.ASCII)
 
 
 @dataclass
@@ -79,6 +82,11 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "storage_options": None}  # secrets are never pickled
+
+    def __copy__(self) -> SyncConfig:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
 
     @property
     def is_shared(self) -> bool:
@@ -138,7 +146,11 @@ def _check_upload_dir(place: Any) -> bool:
         raise ConfigError(f"SyncConfig(upload_dir={place!r}): a URL or a path is needed")
     if not is_bucket_url(os.fspath(place)):
         return False
-    parse_bucket_url(os.fspath(place))
+    if not _RESTORABLE.fullmatch(parse_bucket_url(os.fspath(place)).path):
+        raise ConfigError(
+            f"SyncConfig(upload_dir={place!r}): tune.Tuner.restore reads it as a URL, where blanks "
+            "and signs such as %, # and & are something else; use letters, digits and -_.=/"
+        )
     return True
 
 
@@ -173,8 +185,8 @@ def _check_syncer_alone(syncer: Any) -> None:
         return
     if isinstance(syncer, Syncer):
         raise ConfigError(
-            f"SyncConfig(syncer={type(syncer).__name__}(...)): it needs a place to sync to, and "
-            "there is no upload_dir; a syncer of your own is not in this version"
+            f"SyncConfig(syncer={type(syncer).__name__}(...)): a syncer of your own needs a place "
+            "to sync to, which is not in this version; use syncer=\"auto\""
         )
     raise ConfigError(
         f'SyncConfig(syncer={syncer!r}): "auto", an ObjectStoreSyncer or None is needed'

@@ -135,7 +135,8 @@ class Run:
         self.note_latest(checkpoint, attempts)
         self._taken.add(checkpoint)
         self.publisher.record_later(placed.manifest)
-        return placed.conflicts
+        conflicts: tuple[tuple[str, int, int], ...] = placed.conflicts
+        return conflicts
 
     def note_latest(self, checkpoint: str, attempts: Collection[str] = ()) -> None:
         """Note a published checkpoint: its trial's latest, unless a later one is known."""
@@ -273,8 +274,7 @@ def _make_way(site: Site, on_existing: str) -> None:
     if on_existing == "error":
         raise ExperimentExistsError(
             f"an experiment is already in {root}; resume it with "
-            f'tune.Tuner.restore("{root}", trainable=...), choose another name, or move it aside '
-            "with tune_sync.RunConfig(overwrite=True)"
+            f'tune.Tuner.restore("{root}", trainable=...), {site.ways_out}'
         )
     logger.warning("moved the earlier experiment %s aside to %s", root, site.move_aside())
 

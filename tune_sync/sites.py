@@ -52,12 +52,16 @@ class Site(Protocol):
     """One experiment directory, as a run takes it.
 
     Attributes:
-        root: Its path, as Ray names it.
         where: Its path or URL, for messages and for `tune.Tuner.restore`.
+        ways_out: What to do if an experiment is there already, beside restoring it.
     """
 
-    root: PurePath
     where: str
+    ways_out: str
+
+    @property
+    def root(self) -> PurePath:
+        """Its path, as Ray names it."""
 
     def check(self) -> None:
         """Raise if it cannot be used. Within seconds."""
@@ -89,8 +93,16 @@ class LocalSite:
     """
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self._root = root
         self.where = str(root)
+        self.ways_out = (
+            "choose another name, or move it aside with tune_sync.RunConfig(overwrite=True)"
+        )
+
+    @property
+    def root(self) -> Path:
+        """See `Site.root`."""
+        return self._root
 
     def check(self) -> None:
         """See `Site.check`: `prepare` writes, and says what is wrong."""
