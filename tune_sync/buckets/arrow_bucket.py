@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from tune_sync.buckets.bucket import (
+    MAX_PARTS_COUNT,
     PART_RETRIES_COUNT,
     Capabilities,
     ObjectInfo,
@@ -17,6 +18,9 @@ from tune_sync.buckets.bucket import (
 )
 from tune_sync.errors import ConfigError, PutConflictError
 from tune_sync.layout import INTERNAL_DIR
+
+# Whatever it is given, pyarrow sends parts of 10 MiB, of which a store takes 10,000.
+MAX_STREAM_BYTES = MAX_PARTS_COUNT * (10 << 20)
 
 
 class ArrowBucket:
@@ -91,6 +95,11 @@ class ArrowBucket:
     ) -> str:
         """See `Bucket.put_stream`."""
         path = self._path(key)
+        if size_bytes is not None and size_bytes > MAX_STREAM_BYTES:
+            raise ConfigError(
+                f"{key} is larger than the {MAX_STREAM_BYTES} bytes that pyarrow can send as one "
+                'object: pip install "tune-sync[s3]"'
+            )
         stream = self._streams.open_output_stream(path, buffer_size=part_size_bytes(size_bytes))
         try:
             for chunk in chunks:

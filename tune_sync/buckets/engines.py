@@ -30,6 +30,7 @@ CONNECT_TIMEOUT_S = 10.0
 # A part of a stream is tried again at most so long.
 PART_RETRY_S = 120
 
+ENGINES = ("obstore", "pyarrow", "fsspec")
 OWN_OPTIONS = ("request_timeout_s", "connect_timeout_s", "engine")
 S3_OPTIONS = ("key", "secret", "token", "endpoint_url", "region", "anon", *OWN_OPTIONS)
 _PACKAGES = {"s3": "s3", "gs": "gcs", "abfs": "azure"}
@@ -48,6 +49,9 @@ def make_client(url: BucketUrl, options: Mapping[str, Any]) -> Client:
     Raises:
         ConfigError: A library or an option is missing or unknown.
     """
+    engine = options.get("engine", ENGINES[0])
+    if engine not in ENGINES:
+        raise ConfigError(f"storage_options engine={engine!r}: known are {', '.join(ENGINES)}")
     if url.scheme == "s3":
         return _s3(url, options)
     if url.scheme in ("gs", "abfs") and _may_use_obstore(options):
@@ -61,18 +65,25 @@ def _s3(url: BucketUrl, options: Mapping[str, Any]) -> Client:
         raise ConfigError(
             f"storage_options {', '.join(unknown)} of {url}: known are {', '.join(S3_OPTIONS)}"
         )
-    profile = aws_environment().has_profile and not options.get("key")
-    if not profile and _may_use_obstore(options):
-        return ObstoreBucket(lambda retries: _obstore_s3(url, options, retries))
     if options.get("engine") == "fsspec":
         return _fsspec(url, _s3fs_options(options))
+    # obstore reads no profiles, but can ask boto3; pyarrow reads them itself.
+    profile = aws_environment().has_profile and not options.get("key")
+    if (not profile or _is_installed("boto3")) and _may_use_obstore(options):
+        return ObstoreBucket(lambda retries: _obstore_s3(url, options, profile, retries))
     return ArrowBucket(lambda retries: _arrow_s3(options, retries), url.path)
+
+
+def _is_installed(library: str) -> bool:
+    return importlib.util.find_spec(library) is not None
 
 
 def _may_use_obstore(options: Mapping[str, Any]) -> bool:
     global _obstore_pid
     wanted = options.get("engine", "obstore") == "obstore"
-    if not wanted or importlib.util.find_spec("obstore") is None:
+    if wanted and "engine" in options and not _is_installed("obstore"):
+        raise ConfigError('engine "obstore" is not installed: pip install "tune-sync[s3]"')
+    if not wanted or not _is_installed("obstore"):
         return False
     _obstore_pid = _obstore_pid or os.getpid()
     return _obstore_pid == os.getpid()
@@ -98,11 +109,17 @@ def _obstore_settings(options: Mapping[str, Any], retries_count: int) -> dict[st
     }  # fmt: skip
 
 
+def _profile_credentials() -> Any:
+    return importlib.import_module("obstore.auth.boto3").Boto3CredentialProvider()
+
+
 def _obstore_class(name: str) -> Any:
     return getattr(importlib.import_module("obstore.store"), name)
 
 
-def _obstore_s3(url: BucketUrl, options: Mapping[str, Any], retries_count: int) -> Any:
+def _obstore_s3(
+    url: BucketUrl, options: Mapping[str, Any], profile: bool, retries_count: int
+) -> Any:
     env = aws_environment()
     wanted = {
         "endpoint": options.get("endpoint_url") or env.endpoint_url,
@@ -111,6 +128,7 @@ def _obstore_s3(url: BucketUrl, options: Mapping[str, Any], retries_count: int) 
         "secret_access_key": options.get("secret"),
         "session_token": options.get("token"),
         "skip_signature": options.get("anon"),
+        "credential_provider": _profile_credentials() if profile else None,
     }
     given = {name: value for name, value in wanted.items() if value}
     settings = _obstore_settings(options, retries_count)
@@ -136,11 +154,17 @@ def _arrow_s3(options: Mapping[str, Any], retries_count: int) -> pafs.FileSystem
         "anonymous": options.get("anon"),
     }
     given = {name: value for name, value in wanted.items() if value}
+    try:
+        retry = pafs.AwsStandardS3RetryStrategy(max_attempts=1 + retries_count)
+    except ImportError as error:
+        raise ConfigError(
+            f'this pyarrow cannot reach s3:// ({error}): pip install "tune-sync[s3]"'
+        ) from error
     return pafs.S3FileSystem(
         **given, request_timeout=request_s, connect_timeout=connect_s,
         # What it writes in the background it first keeps: a whole file, if the store is slow.
         background_writes=False,
-        retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=1 + retries_count),
+        retry_strategy=retry,
     )  # fmt: skip
 
 

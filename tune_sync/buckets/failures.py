@@ -34,6 +34,7 @@ _MISSING_BUCKET = _kind(
     "container does not exist",
     ConfigError, "create the bucket, or correct upload_dir",
 )  # fmt: skip
+_OPTION = _kind("", ConfigError, "correct storage_options")
 _CONFLICT = _kind("", PutConflictError, "another writer was first")
 _DENIED = _kind(
     r"AccessDenied|ACCESS_DENIED|Access Denied|PermissionDenied|\b403\b|Forbidden|"
@@ -144,6 +145,8 @@ def as_store_error(error: Exception, doing: str) -> Exception:
 def _find(error: BaseException) -> _Kind | None:
     if type(error).__name__ in _CONFLICT_NAMES:
         return _CONFLICT
+    if type(error).__name__ == "UnknownConfigurationKeyError":
+        return _OPTION
     signature = _signature(error)
     if isinstance(error, _ABSENT):
         return _MISSING_BUCKET if _MISSING_BUCKET.words.search(signature) else None

@@ -60,15 +60,13 @@ class ObstoreBucket:
     def list(self, prefix: str) -> list[ObjectInfo]:
         """See `Bucket.list`."""
         batches = self._obstore.list(self._store, prefix=check_object_key(prefix) or None)
-        return _without_markers(_as_info(entry) for batch in batches for entry in batch)
+        return self._objects(entry for batch in batches for entry in batch)
 
     def list_dir(self, prefix: str) -> tuple[builtins.list[ObjectInfo], builtins.list[str]]:
         """See `Bucket.list_dir`."""
         found = self._obstore.list_with_delimiter(self._store, check_object_key(prefix) or None)
         directories = sorted(str(key) for key in found["common_prefixes"])
-        objects = sorted((_as_info(e) for e in found["objects"]), key=lambda o: o.key)
-        apart = {*directories, prefix}
-        return [o for o in objects if o.size_bytes or o.key not in apart], directories
+        return self._objects(found["objects"]), directories
 
     def get(self, key: str, offset_bytes: int = 0, length_bytes: int | None = None) -> bytes:
         """See `Bucket.get`."""
@@ -112,6 +110,14 @@ class ObstoreBucket:
             except FileNotFoundError:  # from stores that delete one by one; the rest is still there
                 self._delete_each(some)
 
+    def _objects(self, entries: Iterable[Any]) -> builtins.list[ObjectInfo]:
+        """Without the empty objects that other tools put in place of directories, as `dir/`.
+
+        obstore lists these as `dir`. Only a look at the name itself tells them from a file.
+        """
+        found = {entry["path"]: _as_info(entry) for entry in entries}
+        return [o for key, o in sorted(found.items()) if o.size_bytes or self.info(key) is not None]
+
     def _delete_each(self, keys: Sequence[str]) -> None:
         for key in keys:
             with suppress(FileNotFoundError):
@@ -126,10 +132,3 @@ def _as_info(entry: Any) -> ObjectInfo:
     return ObjectInfo(
         entry["path"], entry["size"], entry["last_modified"].timestamp(), entry["e_tag"] or ""
     )
-
-
-def _without_markers(found: Iterable[ObjectInfo]) -> list[ObjectInfo]:
-    """Leave out the empty objects that other tools put in place of directories."""
-    objects = sorted(found, key=lambda o: o.key)
-    above = {o.key.rsplit("/", n)[0] for o in objects for n in range(1, o.key.count("/") + 1)}
-    return [o for o in objects if o.size_bytes or o.key not in above]

@@ -100,7 +100,7 @@ class MemoryBucket:
     def _info(self, key: str) -> ObjectInfo:
         data = self.objects[key]
         etag = hashlib.md5(data, usedforsecurity=False).hexdigest()
-        return ObjectInfo(key, len(data), self._modified[key], etag)
+        return ObjectInfo(key, len(data), self._modified.get(key, 0.0), etag)
 
 
 class FaultBucket(MemoryBucket):
