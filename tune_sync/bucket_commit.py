@@ -29,17 +29,21 @@ from typing import Any
 import xxhash
 
 from tune_sync import layout
+from tune_sync.bucket_put import put_own
 from tune_sync.bucket_staging import (
     BEGUN,
     OVER,
     RETIRED,
     SEAL,
+    Claims,
     Order,
     Part,
     Staged,
     check_names,
+    claims,
     final_key,
     group,
+    immutable,
     intent_key,
     mark_key,
     order_from_json,
@@ -48,21 +52,13 @@ from tune_sync.bucket_staging import (
 )
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
 from tune_sync.commit import Recovery
-from tune_sync.errors import (
-    ConfigError,
-    DamagedError,
-    ImmutableError,
-    NotWholeError,
-    PathRefusedError,
-    PutConflictError,
-)
+from tune_sync.errors import DamagedError, FixCallError, NotWholeError, PutConflictError
 from tune_sync.manifest import (
     FORMAT_VERSION,
     FileEntry,
     Manifest,
     Placed,
     Seal,
-    Union,
     manifest_from_json,
     to_json,
     unite,
@@ -115,7 +111,7 @@ class BucketCommitter:
             ImmutableError: The checkpoint is published: its bytes lie where these would go.
         """
         if self.bucket.info(layout.manifest_key(checkpoint)) is not None:
-            raise _immutable(checkpoint)
+            raise immutable(checkpoint)
         attempt = self._new_id()
         body = {"format_version": FORMAT_VERSION, "owner": self._owner, "begun_s": self._clock()}
         self.bucket.put(mark_key(checkpoint, attempt, BEGUN), json.dumps(body).encode())
@@ -129,6 +125,19 @@ class BucketCommitter:
         """
         if self.bucket.info(mark_key(checkpoint, attempt, BEGUN)) is None:
             raise NotWholeError(f"attempt {attempt} at {checkpoint} is over; report it again")
+
+    def put_file(self, checkpoint: str, attempt: str, path: str, data: bytes) -> str:
+        """Put a small file of an attempt, whole; returns its e-tag, or "".
+
+        Where the store can, what is there is replaced only by an attempt that may still write,
+        and only as long as nobody else replaces it: a late writer does not touch what came after.
+
+        Raises:
+            NotWholeError: The attempt is over.
+            PutConflictError: Others keep putting the same file.
+        """
+        key = layout.check_key(f"{checkpoint}/{path}")
+        return put_own(self.bucket, key, data, lambda: self.check_attempt(checkpoint, attempt))
 
     def seal(self, checkpoint: str, seal: Seal, etags: Mapping[str, str] | None = None) -> None:
         """Close an attempt whose objects are all put; durable on return.
@@ -287,7 +296,7 @@ class BucketCommitter:
         if found is None:
             return False
         if (found.owner, found.published_s) != (manifest.owner, manifest.published_s):
-            raise _immutable(manifest.checkpoint)
+            raise immutable(manifest.checkpoint)
         return True
 
     def _publish(self, order: Order, staged: Staged) -> None:
@@ -299,21 +308,16 @@ class BucketCommitter:
         self.bucket.delete([mark_key(checkpoint, a, RETIRED) for a in staged.retired()])
         self.bucket.put(intent_key(checkpoint), order.to_json())
         found = self._objects(checkpoint)
-        order_of = {seal.attempt: n for n, seal in enumerate(union.seals)}
-        parts = sorted((p for p in parts if p.seal.attempt in order_of),
-                       key=lambda p: order_of[p.seal.attempt])  # fmt: skip
-        files = self._settle(checkpoint, union, parts, found)
-        manifest = replace(order.manifest, files=files, directories=union.directories)
-        check_names(manifest)
+        files = self._settle(checkpoint, claims(union, parts), found)
+        whole = replace(order.manifest, files=files, directories=union.directories)
+        manifest = check_names(whole)
         named = {file.path for file in files}
         self.bucket.delete([o.key for path, o in found.items() if path not in named])
         self._fence()  # again: all that may have taken long
         self._put_manifest(manifest)
-        for path, winner, loser in union.conflicts:
-            logger.warning(
-                "%s: ranks %d and %d reported different bytes for %r; one of them is stored",
-                checkpoint, winner, loser, path,
-            )  # fmt: skip
+        for path, *ranks in union.conflicts:
+            message = "%s: ranks %s reported different bytes for %r; one of them is stored"
+            logger.warning(message, checkpoint, ranks, path)
 
     def _parts(self, checkpoint: str, attempts: Collection[str]) -> list[Part]:
         keys = [mark_key(checkpoint, attempt, SEAL) for attempt in attempts]
@@ -325,22 +329,16 @@ class BucketCommitter:
         return {o.key.removeprefix(checkpoint + "/"): o for o in self.bucket.list(checkpoint)}
 
     def _settle(
-        self, checkpoint: str, union: Union, parts: Collection[Part], found: dict[str, ObjectInfo]
+        self, checkpoint: str, claimed: Mapping[str, Claims], found: Mapping[str, ObjectInfo]
     ) -> tuple[FileEntry, ...]:
         """The files of the whole, each compared with what the listing found."""
-        claims: dict[str, list[tuple[FileEntry, str]]] = {}
-        for part in parts:
-            for entry in part.seal.files:
-                claims.setdefault(entry.path, []).append((entry, part.etags.get(entry.path, "")))
-        files = []
-        for path in (file.path for file in union.files):
+        for path in claimed:
             if path not in found:
                 raise NotWholeError(f"{checkpoint}/{path} is missing; report the checkpoint again")
-            files.append(self._settle_one(found[path], claims[path]))
-        return tuple(files)
+        return tuple(self._settle_one(found[path], mine) for path, mine in claimed.items())
 
-    def _settle_one(self, there: ObjectInfo, claims: list[tuple[FileEntry, str]]) -> FileEntry:
-        return settle(there.key, there.size_bytes, there.etag, claims, lambda: self._digest(there))
+    def _settle_one(self, there: ObjectInfo, claimed: Claims) -> FileEntry:
+        return settle(there, claimed, lambda: self._digest(there))
 
     def _digest(self, there: ObjectInfo) -> str:
         digest = xxhash.xxh3_128()
@@ -372,7 +370,7 @@ class BucketCommitter:
         key = intent_key(checkpoint)
         try:
             self._publish(order_from_json(self.bucket.get(key), key), staged)
-        except (ConfigError, DamagedError, NotWholeError, PathRefusedError) as error:
+        except (FixCallError, DamagedError, NotWholeError) as error:
             logger.warning("cannot finish publishing %s: %s", checkpoint, error)
             return False
         return True
@@ -397,10 +395,3 @@ class BucketCommitter:
                     if manifest is not None and manifest.files:  # else there is nothing to be there
                         self._fence()
                         self.bucket.delete([layout.manifest_key(checkpoint)])
-
-
-def _immutable(checkpoint: str) -> ImmutableError:
-    return ImmutableError(
-        f"{checkpoint} is published and never changes; what was now reported under that name is "
-        "not stored: restore the experiment to go on from what is"
-    )

@@ -13,19 +13,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from tune_sync import layout
-from tune_sync.errors import ConfigError, DamagedError, NotWholeError, PathRefusedError
+from tune_sync.buckets.bucket import ObjectInfo
+from tune_sync.errors import (
+    ConfigError,
+    DamagedError,
+    ImmutableError,
+    NotWholeError,
+    PathRefusedError,
+)
 from tune_sync.manifest import (
     FileEntry,
     Manifest,
     Seal,
+    Union,
     manifest_from_json,
     seal_from_json,
     to_json,
 )
+
+# What each rank wrote at one key, with the e-tag that it got, or "".
+Claims = list[tuple[FileEntry, str]]
 
 INTENT = "intent.json"
 BEGUN = "begun.json"
@@ -158,29 +169,40 @@ def group(keys: Iterable[str]) -> dict[str, Staged]:
     return found
 
 
-def settle(
-    where: str, found_bytes: int, found_etag: str, claims: Sequence[tuple[FileEntry, str]],
-    digest: Callable[[], str],
-) -> FileEntry:  # fmt: skip
-    """Say which writer's file it is that lies at a key. All ranks write to the same one.
+def claims(union: Union, parts: Iterable[Part]) -> dict[str, Claims]:
+    """Path -> what each rank says that it put there, the lowest rank first; in the order of paths.
 
     Args:
-        where: Its key, for messages.
-        found_bytes: Its length, from a listing.
-        found_etag: Its e-tag, or "".
-        claims: What each rank says that it wrote there, with its e-tag or ""; the lowest first.
+        union: Of the seals of `parts`.
+        parts: Those that were superseded do not count.
+    """
+    of_attempt = {part.seal.attempt: part for part in parts}
+    found: dict[str, Claims] = {file.path: [] for file in union.files}
+    for seal in union.seals:
+        etags = of_attempt[seal.attempt].etags
+        for entry in seal.files:
+            found[entry.path].append((entry, etags.get(entry.path, "")))
+    return found
+
+
+def settle(there: ObjectInfo, claimed: Claims, digest: Callable[[], str]) -> FileEntry:
+    """Say which rank's file an object is. All ranks write to the same keys.
+
+    Args:
+        there: From a listing.
+        claimed: See `claims`.
         digest: Reads the object; called only if nothing else tells.
 
     Raises:
         NotWholeError: It is nobody's.
     """
-    fits = [(e, etag) for e, etag in claims if e.size_bytes == found_bytes]
+    fits = [(entry, etag) for entry, etag in claimed if entry.size_bytes == there.size_bytes]
     for entry, etag in fits:
-        if etag and etag == found_etag:
+        if etag and etag == there.etag:
             return entry
     # An e-tag that nobody knows: someone else wrote since, or the same bytes were sent twice.
-    unknown = found_etag and any(etag for _, etag in fits)
-    if fits and not unknown and len({entry for entry, _ in claims}) == 1:
+    unknown = there.etag and any(etag for _, etag in fits)
+    if fits and not unknown and len({entry for entry, _ in claimed}) == 1:
         return fits[0][0]
     if fits:
         is_there = digest()
@@ -188,8 +210,8 @@ def settle(
             if entry.digest == is_there:
                 return entry
     raise NotWholeError(
-        f"{where} holds {found_bytes} bytes that no part of this checkpoint lists: another writer "
-        "has replaced it; report the checkpoint again"
+        f"{there.key} holds {there.size_bytes} bytes that no part of this checkpoint lists: "
+        "another writer has replaced it; report the checkpoint again"
     )
 
 
@@ -207,9 +229,12 @@ def check_names(manifest: Manifest) -> Manifest:
     return manifest
 
 
-def without_files(manifest: Manifest) -> Manifest:
-    """A manifest as `place` leaves it."""
-    return replace(manifest, files=(), directories=())
+def immutable(checkpoint: str) -> ImmutableError:
+    """The error of a report under a name that is published."""
+    return ImmutableError(
+        f"{checkpoint} is published and never changes; what was now reported under that name is "
+        "not stored: restore the experiment to go on from what is"
+    )
 
 
 def _checkpoint_end(parts: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from tests.crash_buckets.run import Run
 from tune_sync import layout
 from tune_sync.bucket_commit import BucketCommitter
-from tune_sync.bucket_staging import OVER, Order, Staged, mark_key
+from tune_sync.bucket_staging import OVER, RETIRED, Claims, Order, Staged, mark_key
 from tune_sync.manifest import FileEntry, Manifest, Seal, unite
 
 
@@ -78,8 +78,8 @@ class LeavesWhatNoSealNames(BucketCommitter):
 class BelievesTheLowestRank(BucketCommitter):
     """Lists the first rank's digests, whoever's bytes are there."""
 
-    def _settle_one(self, there: Any, claims: list[tuple[FileEntry, str]]) -> FileEntry:
-        return claims[0][0]
+    def _settle_one(self, there: Any, claimed: Claims) -> FileEntry:
+        return claimed[0][0]
 
 
 class DropsAllStaged(BucketCommitter):
@@ -97,13 +97,12 @@ class ForgetsIntents(BucketCommitter):
         return False
 
 
-class FinishesDeletes(BucketCommitter):
-    """Recovery takes any mark of a delete for one of what is published now."""
+class KeepsMarksOfDeletes(BucketCommitter):
+    """Publishes again under a name whose delete was cut off, and leaves the mark of that."""
 
-    def _sweep_published(self, checkpoint: str, staged: Staged) -> None:
-        if staged.retired():
-            self.retire(checkpoint)
-        super()._sweep_published(checkpoint, staged)
+    def _publish(self, order: Order, staged: Staged) -> None:
+        marks = {a: m for a, m in staged.marks.items() if RETIRED not in m}
+        super()._publish(order, Staged(staged.keys, staged.has_intent, marks))
 
 
 class GivesUpWithoutTrace(BucketCommitter):

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 import xxhash
 
 from tests.crash.ledger import Contents, Ledger, with_directories
-from tune_sync.bucket_commit import BucketCommitter, final_key
-from tune_sync.layout import staged_key
+from tune_sync.bucket_commit import BucketCommitter
 from tune_sync.manifest import FileEntry, Manifest, Seal
 from tune_sync.testing.memory_bucket import MemoryBucket
 
@@ -76,7 +75,7 @@ class Run:
         """Write an attempt without sealing it; returns its id and its e-tags."""
         attempt = self.committer.begin(checkpoint)
         etags = {
-            path: self.bucket.put(final_key(f"{staged_key(checkpoint, attempt)}/{path}"), data)
+            path: self.committer.put_file(checkpoint, attempt, path, data)
             for path, data in contents.items()
             if data is not None
         }

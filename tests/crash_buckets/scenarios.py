@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from tests.crash.scenarios import C0, C1, ONE, OTHER, RANK_0, RANK_1, TWO
 from tests.crash_buckets.run import Run
+from tune_sync.bucket_staging import RETIRED, mark_key
+from tune_sync.layout import manifest_key
 
 
 def publish_one(run: Run) -> None:
@@ -93,6 +95,15 @@ def retire_what_is_not_recorded(run: Run) -> None:
     run.publish(C0, TWO)
 
 
+def use_a_name_whose_delete_was_cut_off(run: Run) -> None:
+    run.publish(C0, ONE)
+    run.ledger.retire_begins(C0)
+    run.do(lambda: run.bucket.put(mark_key(C0, "earlier delete", RETIRED), b"{}"))
+    run.do(lambda: run.bucket.delete([manifest_key(C0)]))
+    run.ledger.retire_returned(C0)
+    run.publish(C0, OTHER)
+
+
 def empty_checkpoint(run: Run) -> None:
     run.publish(C0, {})
     run.retire(C0)
@@ -121,7 +132,8 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
         publish_one, seal_again_with_more, two_ranks, second_rank_brings_only_a_directory,
         ranks_disagree, retry_with_other_names, retry_with_the_same_names,
         given_up_and_tried_again, placed_again_before_it_is_recorded, record_twice,
-        retire_after_state, use_a_name_again, retire_what_is_not_recorded, empty_checkpoint,
+        retire_after_state, use_a_name_again, retire_what_is_not_recorded,
+        use_a_name_whose_delete_was_cut_off, empty_checkpoint,
         deleted_by_hand, two_in_flight,
     )
 }  # fmt: skip

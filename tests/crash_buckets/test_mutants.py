@@ -25,6 +25,7 @@ ORDERS = [
     (mutants.BelievesTheLowestRank, "ranks_disagree", "MANIFEST"),
     (mutants.DropsAllStaged, "record_twice", "INTENDED"),
     (mutants.ForgetsIntents, "publish_one", "INTENDED"),
+    (mutants.KeepsMarksOfDeletes, "use_a_name_whose_delete_was_cut_off", "INTENDED"),
     (mutants.GivesUpWithoutTrace, "given_up_and_tried_again", "CLEAN"),
 ]
 
