@@ -6,6 +6,7 @@ Elsewhere a taker waits for a moment and reads back: whoever put last has it.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from tune_sync.buckets.bucket import Bucket
 from tune_sync.errors import LeaseHeldError, LeaseLostError, PutConflictError, TuneSyncError
 from tune_sync.layout import LEASE_KEY
 from tune_sync.lease import Holder, holder_from_json
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 # Longer than on a disk: a store may not answer for a while, and each heartbeat is a request that
 # is paid for. A new start elsewhere waits so long after a driver's node is lost.
@@ -79,14 +82,20 @@ class BucketLease:
             self.check()
 
     def release(self) -> None:
-        """Give the lease back, if it is still ours. May be called twice."""
+        """Give the lease back, if it is still ours. May be called twice.
+
+        If the store does not answer, the lease runs out by itself: that is no failure of the run.
+        """
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        holder = read_holder(self._bucket)
-        if holder is not None and holder.owner == self._owner:
-            self._bucket.delete([LEASE_KEY])
+        try:
+            holder = read_holder(self._bucket)
+            if holder is not None and holder.owner == self._owner:
+                self._bucket.delete([LEASE_KEY])
+        except (OSError, TuneSyncError) as error:
+            logger.warning("the lease is left to run out in %.0f s: %s", LEASE_TTL_S, error)
 
     def _try_take(self, may_take: Callable[[Holder], bool]) -> bool:
         holder, etag, exists = _look(self._bucket)
