@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import botocore.session
 import pytest
 
 from tests.stores.proxy import Faults, proxy
@@ -35,6 +34,8 @@ def opened(options: dict[str, Any], prefix: str, engine: str, **more: Any) -> Bu
 
 
 def s3(server: S3Server) -> Any:
+    import botocore.session  # not at the top: the lowest environment has no client of S3
+
     session = botocore.session.get_session()
     session.set_credentials(server.options["key"], server.options["secret"])
     return session.create_client("s3", "us-east-1", endpoint_url=server.endpoint_url)
