@@ -186,7 +186,7 @@ def _check_syncer_alone(syncer: Any) -> None:
     if isinstance(syncer, Syncer):
         raise ConfigError(
             f"SyncConfig(syncer={type(syncer).__name__}(...)): a syncer of your own needs a place "
-            "to sync to, which is not in this version; use syncer=\"auto\""
+            'to sync to, which is not in this version; use syncer="auto"'
         )
     raise ConfigError(
         f'SyncConfig(syncer={syncer!r}): "auto", an ObjectStoreSyncer or None is needed'
