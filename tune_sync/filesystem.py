@@ -35,8 +35,7 @@ from tune_sync.run import Run
 from tune_sync.sent_files import SentFiles
 from tune_sync.small_files import SmallFiles
 from tune_sync.spec import Connector, Spec
-from tune_sync.store import Info
-from tune_sync.streams import FileStream, NullStream, open_reader
+from tune_sync.streams import FileStream, NullStream, as_file_info, open_reader
 from tune_sync.tree import TreeFile
 from tune_sync.turn import COPYING, InTurn
 from tune_sync.upload import Upload
@@ -135,22 +134,16 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def start(self) -> Run:
         """Take the experiment directory for this run: lease, checks, recovery. Once."""
         if self.run is None or self.run.closed:
-            self.run = Run.open(
-                self._site(), self.on_existing, self.spec.options.timeout_s,
-                self.spec.options.checkpoint_depth,
-            )  # fmt: skip
+            timeout_s, depth = self.spec.options.timeout_s, self.spec.options.checkpoint_depth
+            self.run = Run.open(self._site(), self.on_existing, timeout_s, depth)
             self.spec = replace(self.spec, owner=self.run.owner)
         return self.run
-
-    def reader(self) -> Home:
-        """The experiment directory, whether a run has it or not."""
-        return self._home()
 
     def _site(self) -> Path | BucketSite:
         if not self.spec.scheme:
             return Path(self.experiment_root)
-        url = BucketUrl(self.spec.scheme, self.experiment_root)
-        return BucketSite(url, self.connector.storage_options(self.spec))
+        options = self.connector.storage_options(self.spec)
+        return BucketSite(BucketUrl(self.spec.scheme, self.experiment_root), options)
 
     # pyarrow's interface
 
@@ -180,7 +173,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         remote = not isinstance(home, LocalHome)
         if selector.recursive and remote and self._place(selector.base_dir).checkpoint:
             self._small_files = SmallFiles(home, entries)  # it is about to be copied
-        return [_as_file_info(f"{base}/{entry.key}", entry) for entry in entries]
+        return [as_file_info(f"{base}/{entry.key}", entry) for entry in entries]
 
     def create_dir(self, path: str, recursive: bool) -> None:
         """Start an attempt for a checkpoint directory; make any other directory."""
@@ -330,11 +323,9 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def _locate(self, path: str) -> tuple[Home, str, str]:
         """The home to read `path` from, its key there, and what the keys are relative to."""
-        key = self._key(path)
+        key = self._own_key(path) if self.spec.scheme else self._key(path)
         if key is not None:
             return self._home(), key, self.experiment_root
-        if self.spec.scheme:
-            raise PathRefusedError(f"{path} is not inside the experiment {self.spec.where}")
         base = Path(path)
         return LocalHome(base.parent), base.name, base.parent.as_posix().rstrip("/")
 
@@ -345,7 +336,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             if path.endswith("/" + MARKER):
                 self._explain_missing_marker(path)
             return pafs.FileInfo(path, pafs.FileType.NotFound)
-        return _as_file_info(path, found)
+        return as_file_info(path, found)
 
     def _home(self) -> Home:
         if self.run is not None:
@@ -364,8 +355,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         return self._home()
 
     def _explain_missing_marker(self, path: str) -> None:
-        shared = self.spec.options.shared and not self.spec.scheme
-        if shared and self.connector.is_worker():
+        if self.spec.options.shared and self.connector.is_worker():
             raise NotSharedError(
                 f"{path} is not visible on {self.connector.where()}: with syncer=None the storage "
                 "path has to be the same directory on all nodes; mount it there, or use "
@@ -402,12 +392,6 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def _remove(self, key: str) -> None:
         self._writable_home().remove(key)
         self.files.forget(key)
-
-
-def _as_file_info(path: str, info: Info) -> pafs.FileInfo:
-    if info.is_dir:
-        return pafs.FileInfo(path, pafs.FileType.Directory, mtime=info.modified_s)
-    return pafs.FileInfo(path, pafs.FileType.File, size=info.size_bytes, mtime=info.modified_s)
 
 
 def handlers() -> list[SyncHandler]:

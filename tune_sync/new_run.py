@@ -40,7 +40,7 @@ def make_filesystem(
     )
     options = Options(
         tuple(config.include), tuple(config.exclude), timeout_s, config.strict,
-        shared=config.is_shared, checkpoint_depth=depth,
+        shared=config.is_shared and not place.scheme, checkpoint_depth=depth,
     )  # fmt: skip
     spec = Spec(uuid.uuid4().hex, place.path, "", "", None, options, place.scheme)
     storage_options.keep(spec.key, config.storage_options)

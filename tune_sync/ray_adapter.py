@@ -161,7 +161,9 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         """Start the home agent, so that trials on other nodes find the way."""
         handler = self._handler
         if handler.on_existing == "resume":
-            self._to_restore = saved_trials(handler.reader(), handler.spec.where)
+            self._to_restore = saved_trials(
+                handler.connector.home(handler.spec), handler.spec.where
+            )
         run = handler.start()
         try:
             begin_home(handler)
