@@ -16,7 +16,8 @@ from tune_sync.buckets.retry import Retry
 from tune_sync.buckets.url import parse_bucket_url
 from tune_sync.errors import ConfigError, StoreDeniedError, StoreUnreachableError
 
-ENGINES = ("obstore", "pyarrow", "fsspec")
+# s3fs tries by itself for long before it says that nobody answers.
+ENGINES = ("obstore", "pyarrow", pytest.param("fsspec", marks=pytest.mark.slow))
 VERBS: dict[str, Callable[[Bucket], object]] = {
     "info": lambda b: b.info("x"),
     "list": lambda b: b.list("d"),
