@@ -20,6 +20,7 @@ class Record:
         is_lost: Whether the checkpoint that the trial would go on from is not there.
         keeps_few: Whether Ray deletes old checkpoints (`num_to_keep`).
         is_finished: Whether the trial will not go on.
+        is_clone: Whether it would go on from another trial's checkpoint.
     """
 
     index: int
@@ -27,6 +28,7 @@ class Record:
     is_lost: bool = False
     keeps_few: bool = False
     is_finished: bool = False
+    is_clone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,9 @@ def plan(record: Record, published: Collection[int], in_use: Collection[int] = (
         left = tuple(sorted({*published, *record.kept}))
         return Plan(left, is_anew=bool(left))
     newest_kept = max(record.kept, default=-1)
-    newest = newest_kept if record.kept else record.index  # the index may be ahead: see `reserve`
+    # The index may be ahead of what is kept (see `reserve`), but all that a clone has of its own up
+    # to there is older than what it would go on from.
+    newest = record.index if record.is_clone and not record.kept else newest_kept
     old = (n for n in published if n < newest_kept and n not in record.kept and n not in in_use)
     retire = tuple(sorted(old)) if record.keeps_few else ()
     if record.is_finished:
@@ -64,12 +68,19 @@ def plan(record: Record, published: Collection[int], in_use: Collection[int] = (
     return Plan(tuple(sorted(n for n in published if n > newest)), retire=retire)
 
 
-def find_directory(trial_id: str, directories: Collection[str]) -> str:
-    """The directory of a trial that was saved before it had one, by its id; "" if there is none.
+def find_directory(
+    trial_id: str, directories: Collection[str], *, custom: str = "", beginning: str = ""
+) -> str:
+    """The directory of a trial that was saved before it had one; "" if there is none.
 
     Args:
-        trial_id: Ray's.
+        trial_id: Ray's; it is a part of the names that Ray gives.
         directories: Those that belong to no other trial.
+        custom: The name that the user's `trial_dirname_creator` gave, or "".
+        beginning: How the name begins if a `trial_name_creator` named the trial, or "".
     """
-    found = (d for d in directories if f"_{trial_id}_" in f"_{d}_")
-    return max(found, default="")
+    if custom:
+        return custom if custom in directories else ""
+    by_id = (d for d in directories if f"_{trial_id}_" in f"_{d}_")
+    by_name = (d for d in directories if beginning and d.startswith(beginning))
+    return max(by_id, default="") or max(by_name, default="")

@@ -48,6 +48,13 @@ class BucketSite:
         file = f"{self.where}/{layout.FORMAT_KEY}"
         check_format(self._bucket.get(layout.FORMAT_KEY), file, self.where)
 
+    def is_ours(self) -> bool:
+        """See `Site.is_ours`."""
+        if self._bucket.info(layout.FORMAT_KEY) is None:
+            return False
+        self.prepare()
+        return True
+
     def holds_experiment(self) -> bool:
         """See `Site.holds_experiment`."""
         objects, _ = self._bucket.list_dir("")
@@ -60,7 +67,7 @@ class BucketSite:
         """See `Site.live_holder`."""
         return live_holder(self._bucket)
 
-    def move_aside(self) -> str:
+    def move_aside(self, seen: Holder | None) -> str:
         """See `Site.move_aside`: a bucket cannot rename."""
         raise ConfigError(
             f"{self.where} cannot be moved aside, as buckets rename nothing: choose another name, "

@@ -8,7 +8,7 @@ run cost anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ray
@@ -32,9 +32,13 @@ class DroppedSaves:
         self._under_way[trial.trial_id] = (trial, [])
 
     def processed(self, trial: Any) -> None:
-        """Ray has processed a trial's oldest save."""
+        """Ray has processed a save of a trial: of several, not always the oldest first."""
         _, saves = self._under_way.get(trial.trial_id, (trial, []))
-        del saves[:1]
+        if len(saves) > 1:
+            known = ray_records.kept(trial)
+            saves[:] = [save for save in saves if not _is_known(trial, save, known)]
+        else:
+            saves.clear()
 
     def stopped(self, trial: Any) -> None:
         """Ray has dropped the saves of a trial that are under way. Their numbers stay theirs."""
@@ -62,13 +66,10 @@ class DroppedSaves:
     def ended(self) -> Iterator[tuple[Any, Any]]:
         """Trials and results of dropped saves that have come to their end. Does not block."""
         for trial, save in list(self._dropped):
-            if not ray.wait([save.future], timeout=0)[0]:
+            if not _has_ended(save):
                 continue
             self._dropped.remove((trial, save))
-            try:
-                result = ray.get(save.future)
-            except ray.exceptions.RayError:  # its actor ended first: nobody has heard of it
-                continue
+            result = _result(save)
             if result is not None and result.checkpoint:
                 yield trial, result
 
@@ -84,3 +85,22 @@ class DroppedSaves:
         """
         for result in self._kept.pop(trial.trial_id, ()):
             ray_records.register(trial, result)
+
+
+def _has_ended(save: Any) -> bool:
+    return bool(ray.wait([save.future], timeout=0)[0])
+
+
+def _result(save: Any) -> Any:
+    """What a save that has ended came to; None if its actor ended first: nobody has heard of it."""
+    try:
+        return ray.get(save.future)
+    except ray.exceptions.RayError:
+        return None
+
+
+def _is_known(trial: Any, save: Any, known: Mapping[int, Any]) -> bool:
+    result = _result(save) if _has_ended(save) else None
+    return bool(
+        result and result.checkpoint and ray_records.own_number(trial, result.checkpoint) in known
+    )

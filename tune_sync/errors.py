@@ -7,6 +7,7 @@ TuneSyncError
 │   ├── PathRefusedError     (ValueError) a path or link that leaves its root or nests without end
 │   ├── ExperimentExistsError (FileExistsError) the name is taken: resume it or choose another
 │   ├── ImmutableError       (PermissionError) a published checkpoint never changes
+│   │   └── AskedTwiceError  Ray saved one report twice; nothing to do, it is stored once
 │   └── NotSharedError       (FileNotFoundError) a node does not see a path that has to be shared
 ├── StoreError               the store could not do it; older data is intact
 │   ├── StoreFullError       (OSError) no space, quota, or a read-only store: make room, then retry
@@ -51,6 +52,10 @@ class ExperimentExistsError(FixCallError, FileExistsError):
 
 class ImmutableError(FixCallError, PermissionError):
     """A write into a published checkpoint, whose bytes never change."""
+
+
+class AskedTwiceError(ImmutableError):
+    """Ray saved one report twice, and asks to publish it again. Only logged; nothing is lost."""
 
 
 class NotSharedError(FixCallError, FileNotFoundError):

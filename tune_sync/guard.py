@@ -1,8 +1,8 @@
 """Which keys the verbs of a home may touch. Pure.
 
 A home's verbs may be called from any process of the cluster. Bytes go into staging alone, and
-what is visible changes by `commit` alone: a published checkpoint and what is ours
-(`.tune_sync`) are out of reach, whatever is asked for.
+what is visible changes by `commit` alone: a published checkpoint can be deleted as a whole and
+not be changed, and what is ours (`.tune_sync`) is out of reach, whatever is asked for.
 """
 
 from __future__ import annotations

@@ -228,6 +228,12 @@ class LocalHome:
     ) -> tuple[tuple[str, int, int], ...]:
         """See `Home.publish`."""
         guard.checkpoint(checkpoint, self._depth)
+        if self.store.info(layout.manifest_key(checkpoint)) is not None:
+            if not self.store.list(f"{layout.STAGING_DIR}/{checkpoint}"):
+                return ()  # the call came again, after its answer was lost
+            raise ImmutableError(
+                f"{checkpoint} is published and never changes; report under another name"
+            )
         placed = self.committer.place(checkpoint, strict=strict, attempts=attempts)
         self.committer.record(placed.manifest)
         return placed.conflicts

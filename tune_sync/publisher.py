@@ -58,17 +58,19 @@ class Publisher:
             self._recording[manifest.checkpoint] = manifest
         self._records.add(lambda: self._record(manifest))
 
-    def keep(self, checkpoint: str) -> None:
-        """Let go of a name that is about to be used again. Call it before `place`.
-
-        A delete is taken back; a record of the earlier checkpoint is waited for.
-        """
+    def wait_for(self, checkpoint: str) -> None:
+        """Wait while a checkpoint of that name is being recorded or deleted."""
         with self._names_changed:
-            self._doomed.pop(checkpoint, None)
-            self._due.discard(checkpoint)
             self._names_changed.wait_for(
                 lambda: self._retiring != checkpoint and checkpoint not in self._recording
             )
+
+    def keep(self, checkpoint: str) -> None:
+        """`wait_for`, and take back a delete: the name is used again. Call it before `place`."""
+        with self._names_changed:
+            self._doomed.pop(checkpoint, None)
+            self._due.discard(checkpoint)
+        self.wait_for(checkpoint)
 
     def retire_later(self, checkpoint: str) -> None:
         """Delete a checkpoint once no state names it any more. Returns at once."""

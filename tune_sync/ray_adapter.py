@@ -1,6 +1,6 @@
 """What users give to Ray Tune: `RunConfig`, and the callback that hears of the driver's events.
 
-The only module that relies on how Ray Tune calls us; docs/design/ray-adapter.md says on what.
+Relies on how Ray Tune calls us; docs/design/ray-adapter.md says on what, and who else does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tune_sync import layout, ray_records
 from tune_sync.checkpoint import Checkpoint
 from tune_sync.destination import Destination, parse_destination, resolve_destination
 from tune_sync.dropped_saves import DroppedSaves
-from tune_sync.errors import ConfigError, NotStoredError, TuneSyncError
+from tune_sync.errors import AskedTwiceError, ConfigError, NotStoredError, TuneSyncError
 from tune_sync.filesystem import SyncHandler
 from tune_sync.metrics import plain_metrics
 from tune_sync.new_run import (
@@ -29,7 +29,6 @@ from tune_sync.new_run import (
     warn_of_conflicts,
 )
 from tune_sync.restored import take_over
-from tune_sync.run import AskedTwiceError
 from tune_sync.saved_state import check_restored, saved_trials
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver

@@ -1,7 +1,6 @@
 """What Ray's `Trial` knows of its checkpoints: read, and changed as Ray itself would change it.
 
-With `ray_adapter`, the only module that relies on how Ray keeps that record;
-docs/design/ray-adapter.md says on what.
+Relies on how Ray keeps that record; docs/design/ray-adapter.md says on what.
 """
 
 from __future__ import annotations
@@ -35,12 +34,29 @@ def current(trial: Any) -> Any:
     return trial.run_metadata.checkpoint_manager.latest_checkpoint_result
 
 
+def results(trial: Any) -> list[Any]:
+    """All results with a checkpoint that Ray keeps of the trial; may hold one twice."""
+    manager = trial.run_metadata.checkpoint_manager
+    found = [*manager.best_checkpoint_results, manager.latest_checkpoint_result]
+    return [result for result in found if result and result.checkpoint]
+
+
 def kept(trial: Any) -> dict[int, Any]:
     """Number -> result, of the trial's own checkpoints that Ray keeps."""
-    manager = trial.run_metadata.checkpoint_manager
-    results = [*manager.best_checkpoint_results, manager.latest_checkpoint_result]
-    numbered = ((own_number(trial, r.checkpoint), r) for r in results if r and r.checkpoint)
+    numbered = ((own_number(trial, result.checkpoint), result) for result in results(trial))
     return {number: result for number, result in numbered if number is not None}
+
+
+def is_clone(trial: Any) -> bool:
+    """Whether the trial would go on from another trial's checkpoint."""
+    now = current(trial)
+    return bool(now and now.checkpoint) and own_number(trial, now.checkpoint) is None
+
+
+def given_names(trial: Any) -> dict[str, str]:
+    """What the user's functions named the trial, as `adopt.find_directory` takes it."""
+    custom, name = trial.custom_dirname or "", trial.custom_trial_name or ""
+    return {"custom": custom, "beginning": f"{name}_{trial.experiment_tag}_" if name else ""}
 
 
 def keeps_few(trial: Any) -> bool:
@@ -85,12 +101,11 @@ def register(trial: Any, result: Any) -> None:
     told to go on from another one's checkpoint still does, unless this one is further on.
     """
     number = own_number(trial, result.checkpoint)
-    before = current(trial)
+    before, was_clone = current(trial), is_clone(trial)
     if number is not None:
         align(trial, number)
     trial.on_checkpoint(result)
-    is_cloned = before and before.checkpoint and own_number(trial, before.checkpoint) is None
-    if is_cloned and _iteration(result) <= _iteration(before):
+    if was_clone and _iteration(result) <= _iteration(before):
         trial.run_metadata.checkpoint_manager._latest_checkpoint_result = before
 
 

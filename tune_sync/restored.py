@@ -15,6 +15,8 @@ import pyarrow.fs as pafs
 from tune_sync import layout, ray_records
 from tune_sync.adopt import Plan, Record, find_directory, plan
 from tune_sync.checkpoint import Checkpoint
+from tune_sync.errors import DamagedError
+from tune_sync.manifest import Manifest
 from tune_sync.recorded import is_whole, recorded_numbers
 from tune_sync.run import Run
 
@@ -28,11 +30,9 @@ def take_over(run: Run, trials: Collection[Any], filesystem: pafs.PyFileSystem) 
         run: The restored run; `recover` has gone over its directory.
         trials: Ray's, none of them started yet.
         filesystem: The run's.
-
-    Raises:
-        DamagedError: A manifest cannot be read.
     """
     found = Restored(run, filesystem)
+    found.point_here(trials)
     found.find_directories(trials)
     in_use = found.in_use(trials)
     for trial in trials:
@@ -47,15 +47,26 @@ class Restored:
     def __init__(self, run: Run, filesystem: pafs.PyFileSystem) -> None:
         self._run = run
         self._filesystem = filesystem
+        self._damaged: set[str] = set()
         self.numbers: Mapping[str, set[int]] = defaultdict(set, recorded_numbers(run.home.store))
+
+    def point_here(self, trials: Collection[Any]) -> None:
+        """Correct paths of clones: after a move Ray corrects those of a trial's own checkpoints."""
+        for result in (r for trial in trials for r in ray_records.results(trial)):
+            inside = "/".join(result.checkpoint.path.split("/")[-2:])
+            here = f"{self._run.root}/{inside}"
+            if not self._key_of(result) and self._run.home.info(inside) is not None:
+                result.checkpoint = Checkpoint(here, self._filesystem)
 
     def find_directories(self, trials: Collection[Any]) -> None:
         """Give trials that began after the state was saved the directories that they made."""
         free = self.numbers.keys() - {ray_records.directory_of(trial) for trial in trials}
         for trial in trials:
             begun = ray_records.directory_of(trial) in self.numbers or trial.checkpoint
-            directory = "" if begun or not free else find_directory(trial.trial_id, free)
-            if directory and not trial.is_finished():
+            if begun or not free or trial.is_finished():
+                continue
+            directory = find_directory(trial.trial_id, free, **ray_records.given_names(trial))
+            if directory:
                 ray_records.set_directory(trial, directory)
 
     def in_use(self, trials: Collection[Any]) -> Mapping[str, set[int]]:
@@ -77,6 +88,7 @@ class Restored:
             is_lost=self._is_lost(trial),
             keeps_few=ray_records.keeps_few(trial),
             is_finished=trial.is_finished(),
+            is_clone=ray_records.is_clone(trial),
         )
 
     def act(self, trial: Any, todo: Plan) -> None:
@@ -87,11 +99,13 @@ class Restored:
             self._run.retire_later(self._key(trial, number))
 
     def _adopt(self, trial: Any, todo: Plan) -> None:
-        known = ray_records.kept(trial)
+        known = {
+            n: r for n, r in ray_records.kept(trial).items() if self._is_there(self._key_of(r))
+        }
         results = [known.get(n) or self._result(trial, n) for n in todo.adopt]
         whole = [result for result in results if result is not None]
-        published = self.numbers[ray_records.directory_of(trial)]
-        ray_records.reserve(trial, max(published, default=-1))
+        directory = ray_records.directory_of(trial)
+        ray_records.reserve(trial, max(self._visible(directory), default=-1))
         if not whole:
             return
         newest = whole[-1].checkpoint.path
@@ -105,11 +119,38 @@ class Restored:
         for result in whole:
             ray_records.register(trial, result)
 
+    def _visible(self, directory: str) -> set[int]:
+        """Numbers of all checkpoints that are there: none of them is written over."""
+        found = set()
+        for entry in self._run.home.list(directory, False):
+            number = layout.checkpoint_number(entry.key)
+            if number is not None:
+                found.add(number)
+        for number in sorted(found - self.numbers[directory]):
+            key = f"{directory}/{layout.checkpoint_name(number)}"
+            logger.warning("%s has no manifest: it does not count, and stays as it is", key)
+        return found
+
+    def _manifest(self, key: str) -> Manifest | None:
+        try:
+            found: Manifest | None = self._run.home.committer.manifest(key)
+            return found
+        except DamagedError as error:
+            if key not in self._damaged:
+                self._damaged.add(key)
+                logger.warning(
+                    "%s: %s; %s does not count until a whole copy of that file is put back",
+                    self._run.root, error, key,
+                )  # fmt: skip
+            return None
+
     def _result(self, trial: Any, number: int) -> Any:
         """What is published under a number, as Ray keeps it; None if it is not whole."""
         key = self._key(trial, number)
-        manifest = self._run.home.committer.manifest(key)
-        if manifest is None or not is_whole(self._run.home.store, manifest):
+        manifest = self._manifest(key)
+        if manifest is None:
+            return None
+        if not is_whole(self._run.home.store, manifest):
             logger.warning("%s is not whole any more: files are missing", key)
             return None
         checkpoint = Checkpoint(f"{self._run.root}/{key}", self._filesystem)
@@ -131,13 +172,15 @@ class Restored:
         """Whether a checkpoint is there, and whole as far as its manifest tells."""
         if self._run.home.info(key) is None:
             return False
-        manifest = self._run.home.committer.manifest(key)
+        manifest = self._manifest(key)
         return manifest is None or is_whole(self._run.home.store, manifest)
 
     def _current_key(self, trial: Any) -> str:
         current = ray_records.current(trial)
-        path = current.checkpoint.path if current and current.checkpoint else ""
-        return layout.below(str(self._run.root), path) or ""
+        return self._key_of(current) if current and current.checkpoint else ""
+
+    def _key_of(self, result: Any) -> str:
+        return layout.below(str(self._run.root), result.checkpoint.path) or ""
 
     def _key(self, trial: Any, number: int) -> str:
         return f"{ray_records.directory_of(trial)}/{layout.checkpoint_name(number)}"

@@ -15,6 +15,7 @@ from tune_sync.bucket_site import BucketSite
 from tune_sync.buckets.url import is_bucket_url, parse_bucket_url
 from tune_sync.commit import Recovery
 from tune_sync.errors import (
+    AskedTwiceError,
     ExperimentExistsError,
     ImmutableError,
     LeaseHeldError,
@@ -31,10 +32,6 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 # one with the same name (a notebook cell run again).
 _RUNS: dict[str, Run] = {}
 _RUNS_LOCK = threading.Lock()
-
-
-class AskedTwiceError(ImmutableError):
-    """Ray saved one report twice, and asks to publish it again. Nothing is lost."""
 
 
 class Run:
@@ -123,12 +120,14 @@ class Run:
         latest, published_from = self._latest.get(trial, ("", frozenset()))
         if latest == checkpoint and published_from.issuperset(attempts):
             raise AskedTwiceError(f"{checkpoint} is published already; it counts once")
-        self.publisher.keep(checkpoint)
+        self.publisher.wait_for(checkpoint)
         if self._is_published(checkpoint):
             raise ImmutableError(
                 f"{checkpoint} is published and never changes; what was now reported under that "
-                "name is not stored: restore the experiment to go on from what is"
+                "name is not stored: choose another trial_dirname_creator, or another name for the "
+                "experiment"
             )
+        self.publisher.keep(checkpoint)
         placed = self.home.committer.place(
             checkpoint, strict=strict, attempts=attempts, metrics=metrics
         )
@@ -152,8 +151,7 @@ class Run:
     def retire_later(self, checkpoint: str) -> None:
         """Delete a checkpoint once no state names it any more; never a trial's latest.
 
-        Ray does not delete a trial's latest. But if it refused one before, it may use a number
-        twice, and mean the older when it deletes.
+        Ray does not delete a trial's latest either: this is for whoever counts otherwise.
         """
         if self.latest(layout.parent(checkpoint)) == checkpoint:
             logger.warning("%s is the latest of its trial; it is not deleted", checkpoint)
@@ -243,6 +241,7 @@ def cleanup(path: str | Path) -> Recovery:
 
     Raises:
         FileNotFoundError: It is not there.
+        ConfigError: Another version of tune_sync wrote it.
         LeaseHeldError: A live run owns it.
     """
     site: Site
@@ -253,6 +252,8 @@ def cleanup(path: str | Path) -> Recovery:
         site = LocalSite(root)
         if not root.is_dir():
             raise FileNotFoundError(f"{root} is not a directory; give the experiment's directory")
+    if not site.is_ours():
+        return Recovery((), ())  # nothing of ours is there
     lease = site.lease(uuid.uuid4().hex)
     lease.acquire()
     try:
@@ -276,7 +277,7 @@ def _make_way(site: Site, on_existing: str) -> None:
             f"an experiment is already in {root}; resume it with "
             f'tune.Tuner.restore("{root}", trainable=...), {site.ways_out}'
         )
-    logger.warning("moved the earlier experiment %s aside to %s", root, site.move_aside())
+    logger.warning("moved the earlier experiment %s aside to %s", root, site.move_aside(holder))
 
 
 def _not_begun_here(holder: Holder) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 from tune_sync import layout
-from tune_sync.errors import ConfigError, DamagedError
+from tune_sync.errors import ConfigError, DamagedError, LeaseHeldError
 from tune_sync.home import Home, LocalHome
 from tune_sync.lease import Holder, Lease, is_live
 from tune_sync.manifest import FORMAT_VERSION
@@ -69,14 +69,24 @@ class Site(Protocol):
     def prepare(self) -> None:
         """Make it ours, or raise ConfigError if another version's format is there."""
 
+    def is_ours(self) -> bool:
+        """Whether tune_sync has written there. Raises as `prepare` does for another version."""
+
     def holds_experiment(self) -> bool:
         """Whether an experiment ran there: it has a state file, or a published checkpoint."""
 
     def live_holder(self) -> Holder | None:
         """Who has it now."""
 
-    def move_aside(self) -> str:
-        """Give the earlier experiment a name of its own; returns it."""
+    def move_aside(self, seen: Holder | None) -> str:
+        """Give the earlier experiment a name of its own; returns it.
+
+        Args:
+            seen: Who had it a moment ago, and may be taken it from.
+
+        Raises:
+            LeaseHeldError: Another run has begun there since.
+        """
 
     def home(self, owner: str, checkpoint_depth: int) -> DriverHome:
         """Its verbs, for the run `owner`."""
@@ -119,6 +129,14 @@ class LocalSite:
             return
         check_format(file.read_bytes(), str(file), self.where)
 
+    def is_ours(self) -> bool:
+        """See `Site.is_ours`."""
+        file = self.root / layout.FORMAT_KEY
+        if not file.is_file():
+            return False
+        check_format(file.read_bytes(), str(file), self.where)
+        return True
+
     def holds_experiment(self) -> bool:
         """See `Site.holds_experiment`."""
         return holds_experiment(self.root)
@@ -127,11 +145,15 @@ class LocalSite:
         """See `Site.live_holder`."""
         return is_live(self.root)
 
-    def move_aside(self) -> str:
+    def move_aside(self, seen: Holder | None) -> str:
         """See `Site.move_aside`."""
         now = time.strftime("%Y%m%d-%H%M%S")
         aside = self.root.with_name(f"{self.root.name}.{now}.{uuid.uuid4().hex[:4]}")
-        Path(self.root).rename(aside)
+        self.root.rename(aside)
+        holder = is_live(aside)
+        if holder is not None and (seen is None or holder.owner != seen.owner):
+            aside.rename(self.root)
+            raise LeaseHeldError(f"{self.root} is in use by a live run; choose another name")
         return str(aside)
 
     def home(self, owner: str, checkpoint_depth: int) -> LocalHome:

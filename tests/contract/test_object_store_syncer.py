@@ -12,7 +12,7 @@ import pytest
 
 from tests.bed.tree import tree_digest
 from tune_sync import RunConfig
-from tune_sync.errors import ConfigError, NotWholeError, PathRefusedError, SyncTimeoutError
+from tune_sync.errors import ConfigError, ImmutableError, PathRefusedError, SyncTimeoutError
 from tune_sync.filesystem import SyncHandler
 from tune_sync.syncers.base import BackgroundSyncer, Syncer
 from tune_sync.syncers.object_store import ObjectStoreSyncer
@@ -183,7 +183,7 @@ def test_a_published_checkpoint_is_not_added_to(
     syncer.sync_up(str(local), checkpoint)
     syncer.wait()
     handler.publish(checkpoint)
-    with pytest.raises(NotWholeError):
+    with pytest.raises(ImmutableError, match="published already"):
         handler.publish(checkpoint)
     syncer.delete(f"{checkpoint}/sub")
     with pytest.raises(PermissionError, match="checkpoint"):

@@ -8,9 +8,10 @@ from tune_sync.adopt import Plan, Record, find_directory, plan
 
 
 def record(
-    index: int, kept: tuple[int, ...], *, lost: bool = False, few: bool = False, ended: bool = False
-) -> Record:
-    return Record(index, frozenset(kept), is_lost=lost, keeps_few=few, is_finished=ended)
+    index: int, kept: tuple[int, ...], *,
+    lost: bool = False, few: bool = False, ended: bool = False, clone: bool = False,
+) -> Record:  # fmt: skip
+    return Record(index, frozenset(kept), lost, few, ended, clone)
 
 
 @pytest.mark.parametrize(
@@ -24,9 +25,11 @@ def record(
         (record(1, (0, 1)), (0, 1, 3, 2), (1,), Plan(adopt=(2, 3))),
         (record(1, (0, 1)), (0, 1, 7), (1,), Plan(adopt=(7,))),
         # A trial that goes on from another one's: only its own later ones.
-        (record(4, (3, 4)), (3, 4), (), Plan()),
-        (record(4, (3, 4)), (3, 4, 5), (), Plan(adopt=(5,))),
-        (record(4, ()), (3, 4, 5), (), Plan(adopt=(5,))),
+        (record(4, (3, 4), clone=True), (3, 4), (), Plan()),
+        (record(4, (3, 4), clone=True), (3, 4, 5), (), Plan(adopt=(5,))),
+        (record(4, (), clone=True), (3, 4, 5), (), Plan(adopt=(5,))),
+        # A number that was set aside for a first save, which was published, and not registered.
+        (record(0, ()), (0,), (), Plan(adopt=(0,))),
         # A number that was set aside for a save which was published, and not registered.
         (record(6, (4, 5)), (4, 5, 6), (5,), Plan(adopt=(6,))),
         # Nothing is deleted unless Ray deletes.
@@ -36,7 +39,7 @@ def record(
         # The best one is kept, however old; so is what a trial goes on from.
         (record(5, (1, 5), few=True), (0, 1, 2, 5), (5,), Plan(retire=(0, 2))),
         (record(5, (4, 5), few=True), (0, 3, 4, 5), (3, 5), Plan(retire=(0,))),
-        (record(5, (), few=True), (0, 3), (), Plan()),
+        (record(5, (), few=True, clone=True), (0, 3), (), Plan()),
         # A finished trial is left alone, but for what Ray had deleted.
         (record(2, (2,), ended=True), (2, 3), (2,), Plan()),
         (record(5, (4, 5), few=True, ended=True), (3, 4, 5, 6), (5,), Plan(retire=(3,))),
@@ -69,3 +72,12 @@ def test_the_directory_of_a_trial_that_was_saved_before_it_had_one(
     trial_id: str, directories: tuple[str, ...], expected: str
 ) -> None:
     assert find_directory(trial_id, directories) == expected
+
+
+def test_the_directory_of_a_trial_with_a_name_of_the_users() -> None:
+    assert find_directory("ab_1", ("mine", "x_ab_1_y"), custom="mine") == "mine"
+    assert find_directory("ab_1", ("x_ab_1_y",), custom="mine") == ""
+    assert find_directory("ab_1", ("mine_0_a=1_2026", "mine_00_b"), beginning="mine_0_a=1_") == (
+        "mine_0_a=1_2026"
+    )
+    assert find_directory("ab_1", ("other",), beginning="mine_0_") == ""

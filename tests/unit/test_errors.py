@@ -16,6 +16,7 @@ BASES = {
     "PathRefusedError": (errors.FixCallError, ValueError),
     "ExperimentExistsError": (errors.FixCallError, FileExistsError),
     "ImmutableError": (errors.FixCallError, PermissionError),
+    "AskedTwiceError": (errors.ImmutableError,),
     "NotSharedError": (errors.FixCallError, FileNotFoundError),
     "StoreError": (errors.TuneSyncError,),
     "StoreFullError": (errors.StoreError, OSError),

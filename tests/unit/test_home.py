@@ -99,6 +99,15 @@ def test_only_attempts_that_were_asked_for_are_published(home: LocalHome) -> Non
     assert given_up != reported
 
 
+def test_publishing_again_is_nothing_and_another_of_that_name_is_refused(home: LocalHome) -> None:
+    reported = sealed(home.committer, {"a": b"1"})
+    home.publish(CHECKPOINT, False, [reported])
+    assert home.publish(CHECKPOINT, False, [reported]) == ()
+    with pytest.raises(ImmutableError, match="never changes"):
+        home.publish(CHECKPOINT, False, [sealed(home.committer, {"a": b"2"})])
+    assert (home.root / CHECKPOINT / "a").read_bytes() == b"1"
+
+
 def test_removing_knows_checkpoints_from_files(home: LocalHome) -> None:
     home.publish(CHECKPOINT, False, [sealed(home.committer, {"a": b"1"})])
     (home.root / "trial/plots").mkdir()

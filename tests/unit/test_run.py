@@ -16,6 +16,7 @@ from tune_sync.errors import (
     ConfigError,
     DamagedError,
     ExperimentExistsError,
+    ImmutableError,
     LeaseHeldError,
     LeaseLostError,
     NotStoredError,
@@ -172,6 +173,32 @@ def test_cleanup_does_the_same_without_a_run(root: Path) -> None:
     assert done.dropped == ("trial/checkpoint_000002",)
     assert cleanup(str(root)).completed == ()
     assert read_holder(root / LEASE_KEY) is None
+
+
+def test_cleanup_changes_nothing_where_nothing_of_ours_is(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    assert cleanup(tmp_path).dropped == ()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_cleanup_leaves_a_later_version_alone(root: Path) -> None:
+    finish_one(root)
+    (root / FORMAT_KEY).write_text('{"format_version": 99}')
+    with pytest.raises(ConfigError, match="install the newer tune_sync"):
+        cleanup(root)
+
+
+def test_a_refused_publish_does_not_take_back_a_delete(root: Path, runs: list[Run]) -> None:
+    finish_one(root)
+    run = start(root, runs, "resume")
+    run.retire_later(CHECKPOINT)
+    again = sealed(run.home.committer, {"a": b"2"})
+    with pytest.raises(ImmutableError, match="not stored"):
+        run.publish(CHECKPOINT, False, [again])
+    run.publisher.state_written()
+    run.publisher.state_written()
+    run.flush(TIMEOUT_S)
+    assert run.home.info(CHECKPOINT) is None
 
 
 def test_cleanup_keeps_off_live_runs_and_names_what_is_missing(root: Path) -> None:
