@@ -23,8 +23,11 @@ from tests.hosts.drivers.trainables import read_checkpoint
 from tests.hosts.searches import wait_for
 from tests.local import trainables
 from tests.local.trainables import STEPS
+from tests.unit.staged import placed
 from tune_sync import run_config_kwargs
+from tune_sync.commit import Committer
 from tune_sync.layout import checkpoint_name
+from tune_sync.store import LocalStore
 
 NEVER_S = "100000"  # Ray saves its state at the first step, and not again
 HOLD_AFTER = 2
@@ -237,8 +240,17 @@ def test_the_named_one_is_not_gone_on_from_either_if_it_lost_a_file(
     assert restore(fallen, "holds").metrics["resumed_at"] == 3
 
 
+def leave_behind(root: Path, number: int) -> None:
+    """As if a checkpoint had not been deleted yet: it is published still."""
+    key = f"{checkpoints(root)[0].parent.name}/{checkpoint_name(number)}"
+    if not (root / key).exists():
+        committer = Committer(LocalStore(root))
+        committer.record(placed(committer, {"a": b"1"}, key))
+
+
 def test_what_was_about_to_be_deleted_goes_at_the_restore(local_ray: None, tmp_path: Path) -> None:
     root = drive_until_killed(tmp_path, "holds", num_to_keep=1)
+    leave_behind(root, 0)
     assert len(checkpoints(root)) > 1
     restore(root, "holds")
     assert list(steps(root)) == [checkpoint_name(STEPS - 1)]
