@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ray.tune import SyncConfig as RaySyncConfig
 
+from tune_sync.buckets.url import is_bucket_url, parse_bucket_url
 from tune_sync.errors import ConfigError
 from tune_sync.syncers.base import Syncer
+from tune_sync.syncers.cloud import CloudSyncer
 from tune_sync.syncers.object_store import ObjectStoreSyncer
+from tune_sync.syncers.shared_directory import SharedDirectorySyncer
 
 # Ray's own: long enough that small files of many trials don't flood the home node.
 DEFAULT_SYNC_PERIOD_S = 300
@@ -19,24 +24,34 @@ DEFAULT_SYNC_TIMEOUT_S = 1800
 
 AUTO = "auto"
 
+_RESTORABLE = re.compile(r"[\w\-.=/:@+~]+", re.ASCII)
+
 
 @dataclass
 class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
-    """How results of trials get to the driver's node. Put it into `tune_sync.RunConfig`.
+    """How results of trials are stored, and where. Put it into `tune_sync.RunConfig`.
 
     Args:
         sync_period: Seconds between two syncs of a trial's artifacts.
         sync_timeout: Seconds to wait for an answer of the home node before a sync fails.
         sync_artifacts: Whether files that a trial writes into its working directory are synced.
         sync_artifacts_on_checkpoint: Whether they are synced with every checkpoint too.
-        syncer: "auto" and `ObjectStoreSyncer()`: nodes share nothing; results go to the driver's
-            node through the Ray object store. None: the storage path is the same directory on
-            all nodes, nothing has to be moved.
+        syncer: "auto" picks by `upload_dir`. Without one, "auto" and `ObjectStoreSyncer()`: nodes
+            share nothing; results go to the driver's node through the Ray object store. None: the
+            storage path is the same directory on all nodes, nothing has to be moved. With one,
+            `CloudSyncer()` and `SharedDirectorySyncer()` say what "auto" would pick.
         include: Glob patterns on paths relative to the trial directory; if given, only files
             that match one are stored. A pattern that matches a directory takes all in it.
         exclude: The same; files that match one are not stored.
         strict: What happens when ranks of one trial report files of equal name and different
             bytes: False stores the lowest rank's and warns, True raises.
+        upload_dir: Where results go: the URL of a bucket (`s3://bucket/path`, `gs://`, `abfs://`,
+            any of fsspec), to which every worker writes itself; or a directory that all nodes see
+            (a path, `file://`). None: the driver's node, below `RunConfig.storage_path`.
+        storage_options: Credentials and settings of the bucket, where the usual environment does
+            not have them: for `s3://` key, secret, token, endpoint_url, region, anon,
+            request_timeout_s, connect_timeout_s. They are stored nowhere, so a restore finds
+            credentials in the environment.
 
     Raises:
         ConfigError: A value that cannot work, naming the field.
@@ -50,6 +65,8 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
     strict: bool = False
+    upload_dir: str | os.PathLike[str] | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     _accepted: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -59,7 +76,23 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
             _check_flag(name, getattr(self, name))
         for name in ("include", "exclude"):
             setattr(self, name, _check_patterns(name, getattr(self, name)))
-        _check_syncer(self.syncer)
+        is_bucket = _check_upload_dir(self.upload_dir)
+        _check_options(self.storage_options, is_bucket)
+        _check_syncer(self.syncer, self.upload_dir, is_bucket)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "storage_options": None}  # secrets are never pickled
+
+    def __copy__(self) -> SyncConfig:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether results go to a directory that all nodes see."""
+        at_directory = self.upload_dir is not None and not is_bucket_url(os.fspath(self.upload_dir))
+        return self.syncer is None or at_directory
 
     def __bool__(self) -> bool:
         # Ray's own RunConfig and tune.run test `if not sync_config`, ours does not. That makes
@@ -105,14 +138,60 @@ def _check_patterns(name: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _check_syncer(syncer: Any) -> None:
+def _check_upload_dir(place: Any) -> bool:
+    """Whether it is a bucket."""
+    if place is None:
+        return False
+    if not isinstance(place, (str, os.PathLike)) or not os.fspath(place):
+        raise ConfigError(f"SyncConfig(upload_dir={place!r}): a URL or a path is needed")
+    if not is_bucket_url(os.fspath(place)):
+        return False
+    if not _RESTORABLE.fullmatch(parse_bucket_url(os.fspath(place)).path):
+        raise ConfigError(
+            f"SyncConfig(upload_dir={place!r}): tune.Tuner.restore reads it as a URL, where blanks "
+            "and signs such as %, # and & are something else; use letters, digits and -_.=/"
+        )
+    return True
+
+
+def _check_options(options: Any, is_bucket: bool) -> None:
+    if options is None:
+        return
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise ConfigError("SyncConfig(storage_options=...): a dict with names as keys is needed")
+    if options and not is_bucket:
+        raise ConfigError("SyncConfig(storage_options=...): there is no bucket as upload_dir")
+
+
+def _check_syncer(syncer: Any, place: Any, is_bucket: bool) -> None:
+    if place is None:
+        _check_syncer_alone(syncer)
+        return
+    if syncer is None:
+        raise ConfigError(
+            f"SyncConfig(upload_dir={str(place)!r}, syncer=None): None says that nothing is "
+            "synced; leave one of them out"
+        )
+    fits = CloudSyncer if is_bucket else SharedDirectorySyncer
+    if syncer != AUTO and not isinstance(syncer, fits):
+        raise ConfigError(
+            f'SyncConfig(upload_dir={str(place)!r}, syncer={_named(syncer)}): "auto" or a '
+            f"{fits.__name__} is needed"
+        )
+
+
+def _check_syncer_alone(syncer: Any) -> None:
     if syncer is None or syncer == AUTO or isinstance(syncer, ObjectStoreSyncer):
         return
     if isinstance(syncer, Syncer):
         raise ConfigError(
             f"SyncConfig(syncer={type(syncer).__name__}(...)): a syncer of your own needs a place "
-            'to sync to, and upload_dir is not available; use syncer="auto"'
+            'to sync to, which is not in this version; use syncer="auto"'
         )
     raise ConfigError(
         f'SyncConfig(syncer={syncer!r}): "auto", an ObjectStoreSyncer or None is needed'
     )
+
+
+def _named(syncer: Any) -> str:
+    return f"{type(syncer).__name__}(...)" if isinstance(syncer, Syncer) else repr(syncer)

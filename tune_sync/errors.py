@@ -11,6 +11,9 @@ TuneSyncError
 │   └── NotSharedError       (FileNotFoundError) a node does not see a path that has to be shared
 ├── StoreError               the store could not do it; older data is intact
 │   ├── StoreFullError       (OSError) no space, quota, or a read-only store: make room, then retry
+│   ├── StoreDeniedError     (PermissionError) credentials or permissions of an object store
+│   ├── StoreUnreachableError (ConnectionError) an object store does not answer, after all tries
+│   ├── PutConflictError     (FileExistsError) another writer was first
 │   ├── HomeLostError        (ConnectionError) the node that keeps the results does not answer
 │   └── SyncTimeoutError     (TimeoutError) nothing was acknowledged for `sync_timeout` seconds
 ├── NotWholeError            this checkpoint is not complete: fall back to an older one
@@ -65,6 +68,18 @@ class StoreError(TuneSyncError):
 
 class StoreFullError(StoreError, OSError):
     """No space left, a quota, or a read-only store."""
+
+
+class StoreDeniedError(StoreError, PermissionError):
+    """The object store refuses these credentials, or lets them do less than is needed."""
+
+
+class StoreUnreachableError(StoreError, ConnectionError):
+    """The object store does not answer, or only with errors of its own, after all tries."""
+
+
+class PutConflictError(StoreError, FileExistsError):
+    """Another writer put that object first."""
 
 
 class HomeLostError(StoreError, ConnectionError):

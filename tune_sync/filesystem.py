@@ -25,6 +25,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tune_sync import layout
+from tune_sync.bucket_site import BucketSite
+from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import ConfigError, ImmutableError, NotSharedError, PathRefusedError
 from tune_sync.filters import wanted
 from tune_sync.home import Home, LocalHome
@@ -33,8 +35,7 @@ from tune_sync.run import Run
 from tune_sync.sent_files import SentFiles
 from tune_sync.small_files import SmallFiles
 from tune_sync.spec import Connector, Spec
-from tune_sync.store import Info
-from tune_sync.streams import FileStream, NullStream, open_reader
+from tune_sync.streams import FileStream, NullStream, as_file_info, open_reader
 from tune_sync.tree import TreeFile
 from tune_sync.turn import COPYING, InTurn
 from tune_sync.upload import Upload
@@ -133,12 +134,16 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def start(self) -> Run:
         """Take the experiment directory for this run: lease, checks, recovery. Once."""
         if self.run is None or self.run.closed:
-            self.run = Run.open(
-                Path(self.experiment_root), self.on_existing, self.spec.options.timeout_s,
-                self.spec.options.checkpoint_depth,
-            )  # fmt: skip
+            timeout_s, depth = self.spec.options.timeout_s, self.spec.options.checkpoint_depth
+            self.run = Run.open(self._site(), self.on_existing, timeout_s, depth)
             self.spec = replace(self.spec, owner=self.run.owner)
         return self.run
+
+    def _site(self) -> Path | BucketSite:
+        if not self.spec.scheme:
+            return Path(self.experiment_root)
+        options = self.connector.storage_options(self.spec)
+        return BucketSite(BucketUrl(self.spec.scheme, self.experiment_root), options)
 
     # pyarrow's interface
 
@@ -168,7 +173,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         remote = not isinstance(home, LocalHome)
         if selector.recursive and remote and self._place(selector.base_dir).checkpoint:
             self._small_files = SmallFiles(home, entries)  # it is about to be copied
-        return [_as_file_info(f"{base}/{entry.key}", entry) for entry in entries]
+        return [as_file_info(f"{base}/{entry.key}", entry) for entry in entries]
 
     def create_dir(self, path: str, recursive: bool) -> None:
         """Start an attempt for a checkpoint directory; make any other directory."""
@@ -318,7 +323,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def _locate(self, path: str) -> tuple[Home, str, str]:
         """The home to read `path` from, its key there, and what the keys are relative to."""
-        key = self._key(path)
+        key = self._own_key(path) if self.spec.scheme else self._key(path)
         if key is not None:
             return self._home(), key, self.experiment_root
         base = Path(path)
@@ -331,7 +336,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             if path.endswith("/" + MARKER):
                 self._explain_missing_marker(path)
             return pafs.FileInfo(path, pafs.FileType.NotFound)
-        return _as_file_info(path, found)
+        return as_file_info(path, found)
 
     def _home(self) -> Home:
         if self.run is not None:
@@ -368,7 +373,9 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         upload = self._uploads.find(place.checkpoint)
         if upload is not None and not upload.is_over:
             return upload
-        if self._home().info(place.checkpoint) is not None:
+        home = self._home()
+        mark = layout.manifest_key(place.checkpoint) if home.in_place else place.checkpoint
+        if home.info(mark) is not None:
             raise ImmutableError(
                 f"checkpoint {place.checkpoint} is published and never changes; copy it with "
                 "to_directory() and report the copy"
@@ -385,12 +392,6 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def _remove(self, key: str) -> None:
         self._writable_home().remove(key)
         self.files.forget(key)
-
-
-def _as_file_info(path: str, info: Info) -> pafs.FileInfo:
-    if info.is_dir:
-        return pafs.FileInfo(path, pafs.FileType.Directory, mtime=info.modified_s)
-    return pafs.FileInfo(path, pafs.FileType.File, size=info.size_bytes, mtime=info.modified_s)
 
 
 def handlers() -> list[SyncHandler]:

@@ -7,7 +7,7 @@ process elsewhere reaches the same verbs through the home agent (`agents.remote_
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +20,7 @@ from tune_sync.errors import DamagedError, ImmutableError
 from tune_sync.layout import manifest_key
 from tune_sync.lease import check_owner
 from tune_sync.manifest import Seal
+from tune_sync.recorded import recorded
 from tune_sync.store import Info, LocalStore
 
 
@@ -43,7 +44,12 @@ class Home(Protocol):
 
     `write` and `write_batch` may return before the bytes arrived; `flush` returns when they did,
     and raises what went wrong. Nothing is durable before `seal` or `commit_file` returned.
+
+    Attributes:
+        in_place: Staged bytes are written where they will stay: what is there need not be whole.
     """
+
+    in_place: bool
 
     def info(self, key: str) -> Info | None:
         """What `key` is; None only if it is surely not there."""
@@ -81,6 +87,9 @@ class Home(Protocol):
     def flush(self, key: str) -> None:
         """Wait until all that was written to a staged file, and its whole attempt, is there."""
 
+    def finish(self, key: str) -> None:
+        """End a staged file of several chunks, and wait until it is there."""
+
     def seal(self, checkpoint: str, seal: Seal) -> None:
         """Close an attempt; it is durable on return."""
 
@@ -105,6 +114,8 @@ class LocalHome:
             visible; "" for readers and for runs without a lease.
         checkpoint_depth: See `layout.classify`.
     """
+
+    in_place = False
 
     def __init__(self, root: Path, owner: str = "", checkpoint_depth: int = 1) -> None:
         self.root = root
@@ -194,6 +205,9 @@ class LocalHome:
     def flush(self, key: str) -> None:
         """See `Home.flush`: here every write has already happened."""
 
+    def finish(self, key: str) -> None:
+        """See `Home.finish`: here every write has already happened."""
+
     def seal(self, checkpoint: str, seal: Seal) -> None:
         """See `Home.seal`."""
         self._fence()
@@ -223,6 +237,10 @@ class LocalHome:
         placed = self.committer.place(checkpoint, strict=strict, attempts=attempts)
         self.committer.record(placed.manifest)
         return placed.conflicts
+
+    def published_keys(self) -> Iterator[str]:
+        """Keys of all checkpoints that have a manifest."""
+        return recorded(self.store)
 
     def _plain(self, key: str) -> str:
         """See `guard.plain`; and what is published is so whatever depth a caller claims."""

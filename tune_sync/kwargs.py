@@ -9,8 +9,9 @@ from typing import Any
 import ray.train
 
 from tune_sync.config import SyncConfig
+from tune_sync.destination import resolve_destination
 from tune_sync.errors import ConfigError
-from tune_sync.new_run import make_filesystem, own_sync_config, resolve_storage_path
+from tune_sync.new_run import make_filesystem, own_sync_config
 from tune_sync.ray_adapter import SyncCallback
 
 
@@ -43,14 +44,14 @@ def run_config_kwargs(
     if api not in ("tune", "train"):
         raise ConfigError(f'api={api!r}: "tune" or "train" is needed')
     config = own_sync_config(sync_config)
-    path = resolve_storage_path(storage_path)
+    place = resolve_destination(config.upload_dir, storage_path)
     if api == "train" and _train_is_v2():
         from tune_sync.train_adapter import train_kwargs
 
-        return train_kwargs(config, path, name, on_existing)
-    filesystem = make_filesystem(config, path, name or "", on_existing)
+        return train_kwargs(config, place, name, on_existing)
+    filesystem = make_filesystem(config, place, name or "", on_existing)
     kwargs = {
-        "storage_path": path, "storage_filesystem": filesystem, "sync_config": config,
+        "storage_path": place.path, "storage_filesystem": filesystem, "sync_config": config,
         "callbacks": [SyncCallback(filesystem)],
     }  # fmt: skip
     return {"name": name, **kwargs} if name else kwargs

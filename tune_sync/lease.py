@@ -44,6 +44,23 @@ class Holder:
     heartbeat_s: float
     heartbeat_up_s: float = 0.0
 
+    @classmethod
+    def here(cls, owner: str, now_s: float) -> Holder:
+        """This process, alive now."""
+        return cls(
+            owner, socket.gethostname(), os.getpid(), _machine(), _start_of(os.getpid()),
+            now_s, time.clock_gettime(time.CLOCK_BOOTTIME),
+        )  # fmt: skip
+
+    def to_json(self) -> str:
+        """What the lease file holds."""
+        return json.dumps({"format_version": 1, **asdict(self)})
+
+    @property
+    def is_surely_dead(self) -> bool:
+        """Whether it is a process of this machine that has ended."""
+        return _surely_dead(self)
+
     def age_s(self, now_s: float) -> float:
         """Seconds since its last sign of life. On its own machine no clock change matters."""
         if self.heartbeat_up_s and self.machine == _machine():
@@ -118,14 +135,11 @@ class Lease:
                 continue  # a full or absent disk: the next beat tries again
 
     def _write(self) -> None:
-        me = Holder(
-            self._owner, socket.gethostname(), os.getpid(), _machine(), _start_of(os.getpid()),
-            self._clock(), time.clock_gettime(time.CLOCK_BOOTTIME),
-        )  # fmt: skip
+        me = Holder.here(self._owner, self._clock())
         fresh = self._file.with_suffix(".new")
         fresh.unlink(missing_ok=True)  # whatever it is: a link would be followed
         with open(fresh, "x") as file:
-            file.write(json.dumps({"format_version": 1, **asdict(me)}))
+            file.write(me.to_json())
         os.replace(fresh, self._file)
 
     @contextmanager
@@ -148,14 +162,22 @@ class Lease:
 def read_holder(file: Path) -> Holder | None:
     """Who holds the lease in `file`; None if nobody does, or the file is unreadable."""
     try:
-        body = json.loads(file.read_text())
+        return holder_from_json(file.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def holder_from_json(data: bytes) -> Holder | None:
+    """Decode what a lease holds; None if it is not one."""
+    try:
+        body = json.loads(data)
         holder = Holder(
             str(body["owner"]), str(body["host"]), int(body["pid"]), str(body["machine"]),
             str(body["process_start"]), float(body["heartbeat_s"]),
             float(body.get("heartbeat_up_s", 0.0)),
         )  # fmt: skip
         return holder if math.isfinite(holder.heartbeat_s) else None
-    except (FileNotFoundError, ValueError, KeyError, TypeError, OverflowError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
-import os
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,11 @@ from typing import Any
 
 import ray.tune
 
-from tune_sync.agents.connect import RayConnector, node_id, start_home
+from tune_sync import storage_options
+from tune_sync.agents.connect import RayConnector, node_id, start_bucket, start_home
+from tune_sync.agents.probe import check_shared
 from tune_sync.config import SyncConfig
+from tune_sync.destination import Destination
 from tune_sync.errors import ConfigError
 from tune_sync.filesystem import SyncHandler, open_handler
 from tune_sync.run_filesystem import RunFileSystem
@@ -25,17 +27,23 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 
 
 def make_filesystem(
-    config: SyncConfig, storage_path: str, experiment: str, on_existing: str, depth: int = 1
+    config: SyncConfig, place: Destination, experiment: str, on_existing: str, depth: int = 1
 ) -> RunFileSystem:
     """A new run's filesystem, on the driver."""
+    if place.scheme and on_existing == "move_aside":
+        raise ConfigError(
+            f"{place.scheme}://{place.path}: an earlier experiment cannot be moved aside in a "
+            "bucket, which renames nothing; choose another name, or delete it first"
+        )
     timeout_s = (
         config.syncer.sync_timeout if isinstance(config.syncer, Syncer) else config.sync_timeout
     )
     options = Options(
         tuple(config.include), tuple(config.exclude), timeout_s, config.strict,
-        shared=config.syncer is None, checkpoint_depth=depth,
+        shared=config.is_shared and not place.scheme, checkpoint_depth=depth,
     )  # fmt: skip
-    spec = Spec(uuid.uuid4().hex, storage_path, "", "", None, options)
+    spec = Spec(uuid.uuid4().hex, place.path, "", "", None, options, place.scheme)
+    storage_options.keep(spec.key, config.storage_options)
     handler = open_handler(spec, RayConnector())
     handler.is_driver = True
     handler.on_existing = on_existing
@@ -45,32 +53,28 @@ def make_filesystem(
 
 
 def begin_home(handler: SyncHandler) -> None:
-    """Make this node the home of a run: start the agent and tell the filesystem."""
-    handler.spec = replace(handler.spec, address=start_home(node_id()))
+    """Make this node the home of a run: start the agent and tell the filesystem.
 
-
-def resolve_storage_path(path: str | os.PathLike[str] | None) -> str:
-    """A local directory, absolute: `~`, `$VARIABLES`, `file://` and relative paths resolved.
+    A bucket needs no such agent. A shared directory is looked at from all nodes.
 
     Raises:
-        ConfigError: A URL of another kind.
+        NotSharedError: A node does not see the shared directory; names both.
     """
-    if path is not None and not isinstance(path, (str, os.PathLike)):
-        raise ConfigError(f"storage_path={path!r}: a path is needed")
-    text = os.fspath(path) if path is not None else "~/ray_results"
-    scheme, mark, rest = text.partition("://")
-    if mark and scheme == "file":
-        text = rest
-    elif mark and len(scheme) > 1:
-        raise ConfigError(
-            f"storage_path={text!r}: a directory of the driver's node is needed, as results go "
-            "there through the Ray object store; for a bucket use ray.tune.RunConfig"
-        )
-    return os.path.abspath(os.path.expanduser(os.path.expandvars(text)))
+    spec = handler.spec
+    if spec.scheme:
+        address = start_bucket(storage_options.kept(spec.key))
+    else:
+        if spec.options.shared:
+            check_shared(handler.experiment_root)
+        address = start_home(node_id())
+    handler.spec = replace(spec, address=address)
 
 
-def claim_name(storage_path: str, name: str) -> str:
+def claim_name(place: Destination, name: str) -> str:
     """Ray's default name, or one like it: those of two runs in the same second are equal."""
+    if place.scheme:
+        return f"{name}_{uuid.uuid4().hex[:4]}"
+    storage_path = place.path
     try:
         Path(storage_path).mkdir(parents=True, exist_ok=True)
     except OSError:

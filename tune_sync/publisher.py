@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import Protocol
 
-from tune_sync.commit import Committer
 from tune_sync.errors import NotStoredError, SyncTimeoutError
 from tune_sync.manifest import Manifest
 from tune_sync.worker import Worker
@@ -20,6 +20,19 @@ from tune_sync.worker import Worker
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 STATE_WRITES_BEFORE_DELETE = 2
+
+
+class Committer(Protocol):
+    """What is needed of `commit.Committer`."""
+
+    def record(self, manifest: Manifest) -> None:
+        """Publish a placed checkpoint."""
+
+    def retire(self, checkpoint: str) -> None:
+        """Delete a checkpoint."""
+
+    def discard_attempt(self, checkpoint: str, attempt: str) -> None:
+        """Drop one attempt."""
 
 
 class Publisher:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow.fs as pafs
@@ -17,6 +16,7 @@ import ray.tune
 
 from tune_sync import layout, ray_records
 from tune_sync.checkpoint import Checkpoint
+from tune_sync.destination import Destination, parse_destination, resolve_destination
 from tune_sync.dropped_saves import DroppedSaves
 from tune_sync.errors import AskedTwiceError, ConfigError, NotStoredError, TuneSyncError
 from tune_sync.filesystem import SyncHandler
@@ -26,7 +26,6 @@ from tune_sync.new_run import (
     claim_name,
     make_filesystem,
     own_sync_config,
-    resolve_storage_path,
     warn_of_conflicts,
 )
 from tune_sync.restored import take_over
@@ -40,7 +39,8 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
     """`ray.tune.RunConfig` whose `sync_config` is acted upon. Give it to `tune.Tuner`.
 
     All of Ray's fields keep their meaning. `storage_path` is a directory of the driver's node
-    (default `~/ray_results`); `~`, variables and relative paths are resolved once, here.
+    (default `~/ray_results`); `~`, variables and relative paths are resolved once, here. With
+    `SyncConfig(upload_dir=...)` leave it out.
 
     Args:
         overwrite: If the experiment's directory holds an earlier experiment: False refuses to
@@ -72,14 +72,16 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
                 "tune_sync.RunConfig brings its own storage_filesystem; leave that field out, or "
                 "use ray.tune.RunConfig to do without tune_sync"
             )
+        place = resolve_destination(self.sync_config.upload_dir, self.storage_path)
+        object.__setattr__(self, "storage_path", place.path)
         super().__post_init__()
-        self.storage_path = resolve_storage_path(self.storage_path)
+        self._set_place(place)
         self._attach("move_aside" if self.overwrite else "error")
         self._ready = True
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "name" and value and self.__dict__.get("_ready") and not self.name:
-            value = claim_name(self.storage_path, value)
+            value = claim_name(self._place(), value)
         object.__setattr__(self, name, value)
         if not self.__dict__.get("_ready"):
             return
@@ -88,7 +90,7 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
         if name == "name" and value and self._handler().run is None:
             self._handler().bind(value)
         elif name == "storage_filesystem" and value is None:
-            object.__setattr__(self, "storage_path", resolve_storage_path(self.storage_path))
+            self._set_place(parse_destination(self.storage_path))
             self._attach("resume")
         elif name == "storage_filesystem":
             logger.warning("restoring through %s: results are not synced by tune_sync", value)
@@ -112,11 +114,16 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
         handler: SyncHandler = self.storage_filesystem.handler
         return handler
 
+    def _set_place(self, place: Destination) -> None:
+        object.__setattr__(self, "storage_path", place.path)
+        object.__setattr__(self, "_scheme", place.scheme)
+
+    def _place(self) -> Destination:
+        return Destination(self.storage_path, self.__dict__.get("_scheme", ""))
+
     def _attach(self, on_existing: str) -> None:
         """A fresh filesystem and callback for the present name and storage path."""
-        filesystem = make_filesystem(
-            self.sync_config, self.storage_path, self.name or "", on_existing
-        )
+        filesystem = make_filesystem(self.sync_config, self._place(), self.name or "", on_existing)
         others = [c for c in self.callbacks or () if not isinstance(c, SyncCallback)]
         object.__setattr__(self, "storage_filesystem", filesystem)
         object.__setattr__(self, "callbacks", [*others, SyncCallback(filesystem)])
@@ -153,7 +160,9 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         """Start the home agent, so that trials on other nodes find the way."""
         handler = self._handler
         if handler.on_existing == "resume":
-            self._to_restore = saved_trials(Path(handler.experiment_root))
+            self._to_restore = saved_trials(
+                handler.connector.home(handler.spec), handler.spec.where
+            )
         run = handler.start()
         try:
             begin_home(handler)
@@ -161,7 +170,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             run.give_back()
             raise
         run.begun = True
-        logger.info("results of all nodes are kept in %s", handler.experiment_root)
+        logger.info("results of all nodes are kept in %s", handler.spec.where)
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Stop at once if another run took over the directory, or Ray starts afresh.
@@ -169,9 +178,9 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         At the first step after a restore, bring Ray's record up to what is published.
         """
         run = self._handler.start()
-        run.lease.check()
+        run.check_lease()
         if self._to_restore:
-            check_restored(run.root, self._to_restore, (trial.trial_id for trial in trials))
+            check_restored(run.where, self._to_restore, (trial.trial_id for trial in trials))
             self._to_restore = frozenset()
             take_over(run, trials, self._filesystem)
         self._keep_dropped_saves(trials)
@@ -235,8 +244,8 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             self._check_files()
         except Exception as error:
             raise NotStoredError(
-                f"the run ended, but not all is stored in {run.root}: {error}; what is stored: "
-                f'tune.Tuner.restore("{run.root}", trainable=...).get_results()'
+                f"the run ended, but not all is stored in {run.where}: {error}; what is stored: "
+                f'tune.Tuner.restore("{run.where}", trainable=...).get_results()'
             ) from error
         finally:
             run.close()
@@ -301,7 +310,6 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         for other in (t for t in trials if t is not trial and t.checkpoint):
             if other.checkpoint.path.startswith(own):
                 self._publish_early(other)
-        staged = run.home.committer.attempts(directory)
-        run.publisher.discard_later(staged)
+        run.discard_staged(directory)
         number = layout.checkpoint_number(run.latest(directory))
         ray_records.reserve(trial, -1 if number is None else number)

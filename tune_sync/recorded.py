@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator
+from typing import Protocol
 
 from tune_sync import layout
 from tune_sync.manifest import Manifest
-from tune_sync.store import Store
+from tune_sync.store import Info
 
 
-def recorded(store: Store, below: str = layout.MANIFESTS_DIR) -> Iterator[str]:
+class Readable(Protocol):
+    """What is needed of `store.Store`."""
+
+    def info(self, key: str) -> Info | None:
+        """What `key` is."""
+
+    def list(self, key: str) -> builtins.list[Info]:
+        """The direct entries of a directory."""
+
+
+def recorded(store: Readable, below: str = layout.MANIFESTS_DIR) -> Iterator[str]:
     """Keys of checkpoints that have a manifest, in order. Reads none of them."""
     for entry in store.list(below):
         if entry.is_dir:
@@ -18,7 +30,7 @@ def recorded(store: Store, below: str = layout.MANIFESTS_DIR) -> Iterator[str]:
             yield entry.key.removeprefix(layout.MANIFESTS_DIR + "/").removesuffix(".json")
 
 
-def recorded_numbers(store: Store) -> dict[str, set[int]]:
+def recorded_numbers(store: Readable) -> dict[str, set[int]]:
     """Trial directory -> numbers of its published checkpoints that are there."""
     found: dict[str, set[int]] = {}
     for key in recorded(store):
@@ -28,7 +40,7 @@ def recorded_numbers(store: Store) -> dict[str, set[int]]:
     return found
 
 
-def is_whole(store: Store, manifest: Manifest) -> bool:
+def is_whole(store: Readable, manifest: Manifest) -> bool:
     """Whether every file of a published checkpoint is there, as long as it should be."""
     for file in manifest.files:
         found = store.info(f"{manifest.checkpoint}/{file.path}")

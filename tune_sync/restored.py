@@ -133,7 +133,8 @@ class Restored:
 
     def _manifest(self, key: str) -> Manifest | None:
         try:
-            return self._run.home.committer.manifest(key)
+            found: Manifest | None = self._run.home.committer.manifest(key)
+            return found
         except DamagedError as error:
             if key not in self._damaged:
                 self._damaged.add(key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -12,22 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from tune_sync import layout
-from tune_sync.commit import Committer, Recovery
+from tune_sync.bucket_site import BucketSite
+from tune_sync.buckets.url import is_bucket_url, parse_bucket_url
+from tune_sync.commit import Recovery
 from tune_sync.errors import (
     AskedTwiceError,
-    ConfigError,
-    DamagedError,
     ExperimentExistsError,
     ImmutableError,
     LeaseHeldError,
     LeaseLostError,
     NotStoredError,
 )
-from tune_sync.home import LocalHome
-from tune_sync.lease import Holder, Lease, is_live
-from tune_sync.manifest import FORMAT_VERSION
+from tune_sync.lease import Holder
 from tune_sync.publisher import Publisher
-from tune_sync.store import LocalStore
+from tune_sync.sites import LocalSite, Site
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -41,7 +38,8 @@ class Run:
     """One run's ownership of an experiment directory.
 
     Attributes:
-        root: The experiment directory.
+        root: The experiment directory, as Ray names it.
+        where: The same as a path or URL.
         owner: The run's id.
         home: The directory, as the verbs that the filesystem uses.
         publisher: Publishes what is placed; orders state and deletes.
@@ -50,26 +48,30 @@ class Run:
         closed: Whether the directory was given back.
     """
 
-    def __init__(self, root: Path, checkpoint_depth: int, timeout_s: float) -> None:
-        self.root = root
+    def __init__(self, site: Site, checkpoint_depth: int, timeout_s: float) -> None:
+        self.root = site.root
+        self.where = site.where
         self.owner = uuid.uuid4().hex
-        self.lease = Lease(root, self.owner)
-        self.home = LocalHome(root, self.owner, checkpoint_depth)
+        self.lease = site.lease(self.owner)
+        self.home = site.home(self.owner, checkpoint_depth)
         self.lease.acquire(may_take=_not_begun_here)
         self.publisher = Publisher(self.home.committer)
         self._latest: dict[str, tuple[str, frozenset[str]]] = {}
         self._timeout_s = timeout_s
         self.refused: dict[str, Exception] = {}
         self._published_early: set[str] = set()
+        self._taken: set[str] = set()
         self.begun = False
         self.closed = False
 
     @classmethod
-    def open(cls, root: Path, on_existing: str, timeout_s: float, checkpoint_depth: int) -> Run:
+    def open(
+        cls, root: Path | Site, on_existing: str, timeout_s: float, checkpoint_depth: int
+    ) -> Run:
         """Take an experiment directory.
 
         Args:
-            root: The experiment directory.
+            root: The experiment directory, of this machine or of a bucket.
             on_existing: If an experiment is there: "error", "move_aside" or "resume".
             timeout_s: See `SyncConfig.sync_timeout`.
             checkpoint_depth: See `layout.classify`.
@@ -77,22 +79,25 @@ class Run:
         Raises:
             ExperimentExistsError: There is one, and `on_existing` is "error".
             LeaseHeldError: Another live run has it.
-            StoreFullError, OSError: The directory cannot be written.
+            StoreError, OSError: The directory cannot be written.
         """
+        site = LocalSite(root) if isinstance(root, Path) else root
+        site.check()
         if on_existing != "resume":
-            _make_way(root, on_existing)
-        LocalStore(root).make_dir(layout.INTERNAL_DIR)
-        _check_format(root)
-        run = cls(root, checkpoint_depth, timeout_s)
+            _make_way(site, on_existing)
+        site.prepare()
+        run = cls(site, checkpoint_depth, timeout_s)
         try:
-            if on_existing == "error" and holds_experiment(root):  # it came up since we looked
-                _make_way(root, on_existing)
-            _log_recovery(root, run.home.committer.recover())
+            if on_existing == "error" and site.holds_experiment():  # it came up since we looked
+                _make_way(site, on_existing)
+            _log_recovery(site.where, run.home.committer.recover())
+            if run.home.in_place:
+                run._taken = set(run.home.published_keys())
         except BaseException:
             run.give_back()
             raise
         with _RUNS_LOCK:
-            replaced = [r for r in _RUNS.values() if r.root == root]
+            replaced = [r for r in _RUNS.values() if r.where == run.where]
             _RUNS[run.owner] = run
         for other in replaced:
             other.give_back()
@@ -116,7 +121,7 @@ class Run:
         if latest == checkpoint and published_from.issuperset(attempts):
             raise AskedTwiceError(f"{checkpoint} is published already; it counts once")
         self.publisher.wait_for(checkpoint)
-        if self.home.info(layout.manifest_key(checkpoint)) is not None:
+        if self._is_published(checkpoint):
             raise ImmutableError(
                 f"{checkpoint} is published and never changes; what was now reported under that "
                 "name is not stored: choose another trial_dirname_creator, or another name for the "
@@ -127,8 +132,10 @@ class Run:
             checkpoint, strict=strict, attempts=attempts, metrics=metrics
         )
         self.note_latest(checkpoint, attempts)
+        self._taken.add(checkpoint)
         self.publisher.record_later(placed.manifest)
-        return placed.conflicts
+        conflicts: tuple[tuple[str, int, int], ...] = placed.conflicts
+        return conflicts
 
     def note_latest(self, checkpoint: str, attempts: Collection[str] = ()) -> None:
         """Note a published checkpoint: its trial's latest, unless a later one is known."""
@@ -156,10 +163,17 @@ class Run:
         metrics: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """`publish`, if one of these attempts is still in staging."""
-        staged = self.home.committer.attempts(layout.parent(checkpoint))
-        if any(key == checkpoint and attempt in attempts for key, attempt in staged):
+        if self._is_staged(checkpoint, attempts):
             self.publish(checkpoint, strict, attempts, metrics)
             self._published_early.update(attempts)
+
+    def discard_staged(self, trial: str) -> None:
+        """Drop, in the background, what a trial whose writers are gone has in staging.
+
+        A bucket is not asked in the control loop: what is left there is swept when the run ends.
+        """
+        if not self.home.in_place:
+            self.publisher.discard_later(self.home.committer.attempts(trial))
 
     def flush(self, timeout_s: float) -> None:
         """Publish all that is placed and apply the deletes.
@@ -191,18 +205,27 @@ class Run:
             self._end()
             self.lease.release()
 
+    def check_lease(self) -> None:
+        """The fence, for the control loop: makes no request."""
+        check_known = getattr(self.lease, "check_known", None)
+        (check_known or self.lease.check)()
+
+    def _is_published(self, checkpoint: str) -> bool:
+        if self.home.in_place:  # no request from the control loop; nobody else publishes
+            return checkpoint in self._taken
+        return self.home.info(layout.manifest_key(checkpoint)) is not None
+
+    def _is_staged(self, checkpoint: str, attempts: Collection[str]) -> bool:
+        if self.home.in_place:
+            return bool(attempts) and checkpoint not in self._taken
+        staged = self.home.committer.attempts(layout.parent(checkpoint))
+        return any(key == checkpoint and attempt in attempts for key, attempt in staged)
+
     def _end(self) -> bool:
         self.closed = True
         with _RUNS_LOCK:
             _RUNS.pop(self.owner, None)
         return self.publisher.close(self._timeout_s)
-
-
-def holds_experiment(root: Path) -> bool:
-    """Whether an experiment ran in `root`: it has a state file, or a published checkpoint."""
-    if any(root.glob("experiment_state-*.json")) or any(root.glob("trainer.pkl")):
-        return True
-    return any((root / layout.MANIFESTS_DIR).glob("**/*.json"))
 
 
 def cleanup(path: str | Path) -> Recovery:
@@ -211,7 +234,7 @@ def cleanup(path: str | Path) -> Recovery:
     A restore does the same by itself; this is for directories that are only read.
 
     Args:
-        path: The experiment directory, on this machine.
+        path: The experiment directory, on this machine, or its URL.
 
     Returns:
         Which checkpoints were completed, and which were dropped.
@@ -221,24 +244,29 @@ def cleanup(path: str | Path) -> Recovery:
         ConfigError: Another version of tune_sync wrote it.
         LeaseHeldError: A live run owns it.
     """
-    root = Path(path).expanduser()
-    if not root.is_dir():
-        raise FileNotFoundError(f"{root} is not a directory; give the experiment's directory")
-    if not (root / layout.FORMAT_KEY).is_file():
+    site: Site
+    if is_bucket_url(str(path)):
+        site = BucketSite(parse_bucket_url(str(path)))
+    else:
+        root = Path(path).expanduser()
+        site = LocalSite(root)
+        if not root.is_dir():
+            raise FileNotFoundError(f"{root} is not a directory; give the experiment's directory")
+    if not site.is_ours():
         return Recovery((), ())  # nothing of ours is there
-    _check_version(root / layout.FORMAT_KEY)
-    lease = Lease(root, uuid.uuid4().hex)
+    lease = site.lease(uuid.uuid4().hex)
     lease.acquire()
     try:
-        return Committer(LocalHome(root).store).recover()
+        recovery: Recovery = site.home("", 1).committer.recover()
+        return recovery
     finally:
         lease.release()
 
 
-def _make_way(root: Path, on_existing: str) -> None:
-    if not holds_experiment(root):
+def _make_way(site: Site, on_existing: str) -> None:
+    if not site.holds_experiment():
         return
-    holder = is_live(root)
+    root, holder = site.where, site.live_holder()
     if holder is not None and not _not_begun_here(holder):
         raise LeaseHeldError(
             f"{root} is in use by a live run: process {holder.pid} on host {holder.host}, last "
@@ -247,16 +275,9 @@ def _make_way(root: Path, on_existing: str) -> None:
     if on_existing == "error":
         raise ExperimentExistsError(
             f"an experiment is already in {root}; resume it with "
-            f'tune.Tuner.restore("{root}", trainable=...), choose another name, or move it aside '
-            "with tune_sync.RunConfig(overwrite=True)"
+            f'tune.Tuner.restore("{root}", trainable=...), {site.ways_out}'
         )
-    aside = root.with_name(f"{root.name}.{time.strftime('%Y%m%d-%H%M%S')}.{uuid.uuid4().hex[:4]}")
-    root.rename(aside)
-    holder = is_live(aside)
-    if holder is not None and not _not_begun_here(holder):  # it began since we looked
-        aside.rename(root)
-        raise LeaseHeldError(f"{root} is in use by a live run; choose another name")
-    logger.warning("moved the earlier experiment %s aside to %s", root, aside)
+    logger.warning("moved the earlier experiment %s aside to %s", root, site.move_aside(holder))
 
 
 def _not_begun_here(holder: Holder) -> bool:
@@ -266,31 +287,7 @@ def _not_begun_here(holder: Holder) -> bool:
     return run is not None and not run.begun
 
 
-def _check_format(root: Path) -> None:
-    file = root / layout.FORMAT_KEY
-    if not file.is_file() or not file.stat().st_size:  # a power cut may leave it empty
-        store, fresh = LocalStore(root), f"{layout.FORMAT_KEY}.{uuid.uuid4().hex}"
-        store.write_at(fresh, 0, json.dumps({"format_version": FORMAT_VERSION}).encode())
-        store.rename(fresh, layout.FORMAT_KEY)
-        return
-    _check_version(file)
-
-
-def _check_version(file: Path) -> None:
-    try:
-        found = json.loads(file.read_text()).get("format_version")
-    except (ValueError, AttributeError) as error:
-        raise DamagedError(
-            f"{file} is not readable: {error}; remove it if you trust the rest"
-        ) from error
-    if found != FORMAT_VERSION:
-        raise ConfigError(
-            f"{file.parents[1]} was written by a tune_sync with format version {found!r}, "
-            f"this one has {FORMAT_VERSION}; install the newer tune_sync, or choose another name"
-        )
-
-
-def _log_recovery(root: Path, recovery: Recovery) -> None:
+def _log_recovery(root: str, recovery: Recovery) -> None:
     if recovery.completed:
         logger.warning("%s: finished publishing %s", root, ", ".join(recovery.completed))
     if recovery.dropped:

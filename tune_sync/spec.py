@@ -35,11 +35,12 @@ class Spec:
 
     Attributes:
         key: One handler a process and key.
-        root: The storage path: absolute, on the home node.
+        root: The storage path: absolute, on the home node; or "bucket/path".
         experiment: Name of the experiment directory below it; "" until Ray chose one.
         owner: Id of the run that holds the lease; "" before it started.
         address: Where the home agent is; None before the run started.
         options: The user's settings.
+        scheme: Of the bucket that is the home; "" if it is a directory.
     """
 
     key: str
@@ -48,6 +49,13 @@ class Spec:
     owner: str
     address: Address | None
     options: Options
+    scheme: str = ""
+
+    @property
+    def where(self) -> str:
+        """The experiment directory, as users name it: a path or a URL."""
+        path = f"{self.root}/{self.experiment}"
+        return f"{self.scheme}://{path}" if self.scheme else path
 
     def to_plain(self) -> dict[str, Any]:
         """Strings, numbers and lists only: what other versions can read."""
@@ -62,6 +70,7 @@ class Spec:
             plain["key"], plain["root"], plain["experiment"], plain["owner"],
             Address(address["node_id"], address["agent_name"]) if address else None,
             Options(**{name: value for name, value in options.items() if name in known}),
+            str(plain.get("scheme", "")),
         )  # fmt: skip
 
 
@@ -70,6 +79,9 @@ class Connector(Protocol):
 
     def home(self, spec: Spec) -> Home:
         """The home of a started run, or of a finished one that is still readable."""
+
+    def storage_options(self, spec: Spec) -> dict[str, Any]:
+        """What `SyncConfig.storage_options` says, for a home that is a bucket."""
 
     def rank(self) -> int:
         """World rank of this process; 0 outside multi-process training."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pyarrow.fs as pafs
+
 from tune_sync.chunks import Chunks
 from tune_sync.home import Home
+from tune_sync.store import Info
 
 
 class NullStream:
@@ -117,6 +120,13 @@ class ReadStream:
     def close(self) -> None:
         """End."""
         self.closed = True
+
+
+def as_file_info(path: str, info: Info) -> pafs.FileInfo:
+    """An entry, as pyarrow wants it."""
+    if info.is_dir:
+        return pafs.FileInfo(path, pafs.FileType.Directory, mtime=info.modified_s)
+    return pafs.FileInfo(path, pafs.FileType.File, size=info.size_bytes, mtime=info.modified_s)
 
 
 def open_reader(home: Home, key: str, path: str) -> ReadStream:

@@ -11,6 +11,7 @@ import ray
 from ray.train import UserCallback
 
 from tune_sync.config import SyncConfig
+from tune_sync.destination import Destination
 from tune_sync.filesystem import SyncHandler
 from tune_sync.new_run import begin_home, make_filesystem, warn_of_conflicts
 
@@ -29,7 +30,7 @@ class TrainCallback(UserCallback):  # type: ignore[misc]
 
 
 def train_kwargs(
-    config: SyncConfig, path: str, name: str | None, on_existing: str
+    config: SyncConfig, place: Destination, name: str | None, on_existing: str
 ) -> dict[str, Any]:
     """Keyword arguments for `ray.train.RunConfig`. Starts the home agent, and Ray if needed.
 
@@ -38,10 +39,10 @@ def train_kwargs(
     name = name or f"train-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{uuid.uuid4().hex[:6]}"
     if not ray.is_initialized():
         ray.init()
-    filesystem = make_filesystem(config, path, name, on_existing, depth=0)
+    filesystem = make_filesystem(config, place, name, on_existing, depth=0)
     filesystem.handler.start()
     begin_home(filesystem.handler)
     return {
-        "name": name, "storage_path": path, "storage_filesystem": filesystem,
+        "name": name, "storage_path": place.path, "storage_filesystem": filesystem,
         "callbacks": [TrainCallback(filesystem)],
     }  # fmt: skip

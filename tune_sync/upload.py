@@ -122,6 +122,10 @@ class Upload:
         """Wait until all sent chunks arrived."""
         self._guarded(lambda: self._home.flush(staged_key(self._checkpoint, self.attempt)))
 
+    def finish(self, inner: str) -> None:
+        """End a large file: it is at home when this returns."""
+        self._guarded(lambda: self._home.finish(self.key(inner)))
+
     def made(self, entry: FileEntry) -> None:
         """Note a complete file."""
         with self._contents:
@@ -247,7 +251,7 @@ class UploadStream:
             self._upload.add_small(self._inner, chunks.held, chunks.digest)
             return
         chunks.finish()
-        self._upload.flush()
+        self._upload.finish(self._inner)
         self._upload.made(FileEntry(self._inner, chunks.sent_bytes, chunks.digest))
 
     def __enter__(self) -> UploadStream:

@@ -12,6 +12,8 @@ from ray import tune
 from tests.hosts.drivers.trainables import train_n
 from tune_sync import ObjectStoreSyncer, RunConfig, SyncConfig, Syncer, run_config_kwargs
 from tune_sync.errors import ConfigError
+from tune_sync.syncers.cloud import CloudSyncer
+from tune_sync.syncers.shared_directory import SharedDirectorySyncer
 
 
 class OwnSyncer(Syncer):
@@ -162,3 +164,35 @@ def test_an_inner_run_config_outside_of_a_trial_is_refused() -> None:
 
     with pytest.raises(ConfigError, match=r"inside a trial.*run_config_kwargs\(api=\"train\"\)"):
         inner_run_config()
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"upload_dir": "s3://b/x", "syncer": None}, "leave one of them out"),
+        ({"upload_dir": "/x", "syncer": CloudSyncer()}, "SharedDirectorySyncer is needed"),
+        ({"upload_dir": "s3://b/x", "syncer": SharedDirectorySyncer()}, "CloudSyncer is needed"),
+        ({"upload_dir": "s3://b/x", "syncer": ObjectStoreSyncer()}, "CloudSyncer is needed"),
+        ({"upload_dir": 5}, "a URL or a path"),
+        ({"upload_dir": ""}, "a URL or a path"),
+        ({"upload_dir": "s3://"}, "s3://bucket/path"),
+        ({"upload_dir": "s3://b/a b"}, "blanks"),
+        ({"upload_dir": "s3://b/a%20b"}, "blanks"),
+        ({"upload_dir": "s3://key:secret@b/x"}, "do not belong into the URL"),
+        ({"upload_dir": "/x", "storage_options": {"key": "k"}}, "no bucket"),
+        ({"storage_options": {"key": "k"}}, "no bucket"),
+        ({"upload_dir": "s3://b/x", "storage_options": "key"}, "a dict"),
+    ],
+)
+def test_places_that_cannot_work_are_refused(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        SyncConfig(**fields)
+
+
+def test_two_places_for_results_are_refused(tmp_path: Path) -> None:
+    for place in ("s3://bucket/x", str(tmp_path / "other")):
+        config = SyncConfig(upload_dir=place)
+        with pytest.raises(ConfigError, match="leave storage_path out"):
+            RunConfig(storage_path=tmp_path, sync_config=config)
+        with pytest.raises(ConfigError, match="leave storage_path out"):
+            run_config_kwargs(config, storage_path=tmp_path)

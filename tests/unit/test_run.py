@@ -23,7 +23,8 @@ from tune_sync.errors import (
 )
 from tune_sync.layout import FORMAT_KEY, INCOMING_DIR, LEASE_KEY, STAGING_DIR
 from tune_sync.lease import Holder, read_holder
-from tune_sync.run import Run, cleanup, holds_experiment
+from tune_sync.run import Run, cleanup
+from tune_sync.sites import holds_experiment
 from tune_sync.store import LocalStore
 
 TIMEOUT_S = 10.0

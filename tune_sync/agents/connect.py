@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import uuid
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import ray
 
 from tune_sync.agents.home_agent import start_agent
+from tune_sync.agents.options_agent import ask_options, start_options
 from tune_sync.agents.remote_home import RemoteHome
+from tune_sync.bucket_home import BucketHome
+from tune_sync.buckets.opening import open_bucket
+from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import HomeLostError
 from tune_sync.home import Home, LocalHome
 from tune_sync.spec import Address, Spec
+from tune_sync.storage_options import keep, kept
 
 # One agent serves all runs of a driver process: a hundred searches in a loop need one process.
 _AGENTS: dict[str, str] = {}
@@ -23,6 +30,10 @@ class RayConnector:
 
     def home(self, spec: Spec) -> Home:
         """See `Connector.home`."""
+        if spec.scheme:
+            url = BucketUrl(spec.scheme, f"{spec.root}/{spec.experiment}")
+            bucket = open_bucket(url, self.storage_options(spec))
+            return BucketHome(bucket, spec.owner, spec.options.checkpoint_depth)
         root = Path(spec.root, spec.experiment)
         local = LocalHome(root, spec.owner, spec.options.checkpoint_depth)
         address = spec.address
@@ -37,6 +48,14 @@ class RayConnector:
             if root.is_dir() and not self.is_worker():
                 return LocalHome(root, "", spec.options.checkpoint_depth)
             return self._reopen(spec, address)
+
+    def storage_options(self, spec: Spec) -> dict[str, Any]:
+        """See `Connector.storage_options`. A worker asks the driver's agent for them, once."""
+        found = kept(spec.key)
+        if found is None and spec.address is not None and spec.address.agent_name:
+            found = ask_options(spec.address.agent_name) if ray.is_initialized() else None
+            keep(spec.key, found)
+        return found or {}
 
     def rank(self) -> int:
         """See `Connector.rank`."""
@@ -81,6 +100,15 @@ def node_id() -> str:
     if not ray.is_initialized() or ray.util.client.ray.is_connected():
         return ""
     return str(ray.get_runtime_context().get_node_id())
+
+
+def start_bucket(options: Mapping[str, Any] | None) -> Address:
+    """What workers need to reach a bucket: an agent that knows the options, if there are any."""
+    if not options:
+        return Address("", "")
+    name = f"options-{uuid.uuid4().hex}"
+    start_options(name, options)
+    return Address("", name)
 
 
 def start_home(home_node_id: str) -> Address:

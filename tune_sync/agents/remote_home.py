@@ -44,6 +44,8 @@ class RemoteHome:
         timeout_s: How long to wait for any one answer.
     """
 
+    in_place = False
+
     def __init__(
         self, agent_name: str, root: str, owner: str, depth: int, timeout_s: float
     ) -> None:
@@ -142,6 +144,10 @@ class RemoteHome:
     def flush(self, key: str) -> None:
         """See `Home.flush`."""
         self._in_flight.flush(staged_part(key))
+
+    def finish(self, key: str) -> None:
+        """See `Home.finish`."""
+        self.flush(key)
 
     def seal(self, checkpoint: str, seal: Seal) -> None:
         """See `Home.seal`."""

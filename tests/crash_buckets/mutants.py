@@ -1,0 +1,132 @@
+"""Wrong orders of requests, kept to show that the crash loop sees them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.crash_buckets.run import Run
+from tune_sync import layout
+from tune_sync.bucket_commit import BucketCommitter
+from tune_sync.bucket_staging import OVER, RETIRED, Claims, Order, Staged, mark_key
+from tune_sync.manifest import FileEntry, Manifest, Seal, unite
+
+
+class ManifestBeforeCheck(BucketCommitter):
+    """Publishes what the seals say, and looks afterwards."""
+
+    def _publish(self, order: Order, staged: Staged) -> None:
+        parts = self._parts(order.manifest.checkpoint, staged.sealed())
+        union = unite("", [part.seal for part in parts], strict=False)
+        self._put_manifest(
+            replace(order.manifest, files=union.files, directories=union.directories)
+        )
+        super()._publish(order, staged)
+
+
+class ManifestAtPlace(BucketCommitter):
+    """A seal publishes at once what it lists."""
+
+    def seal(self, checkpoint: str, seal: Seal, etags: Any = None) -> None:
+        super().seal(checkpoint, seal, etags)
+        self._put_manifest(Manifest(checkpoint, self._owner, 0.0, seal.files, seal.directories))
+
+
+class ObjectsBeforeManifest(BucketCommitter):
+    """Deletes the objects of a checkpoint that is still published."""
+
+    def retire(self, checkpoint: str) -> None:
+        self.bucket.delete([o.key for o in self.bucket.list(checkpoint)])
+        super().retire(checkpoint)
+
+
+class RetiresWithoutMark(BucketCommitter):
+    """Leaves nothing that tells recovery of objects without a manifest."""
+
+    def retire(self, checkpoint: str) -> None:
+        self.bucket.delete([layout.manifest_key(checkpoint)])
+        self._drop(checkpoint)
+
+
+class StagingFirst(BucketCommitter):
+    """Removes the marks before the objects that they tell of."""
+
+    def _drop(self, checkpoint: str) -> None:
+        self._delete_staged(checkpoint)
+        super()._drop(checkpoint)
+
+
+class SealsGoFirst(BucketCommitter):
+    """Cleans staging before the manifest is there."""
+
+    def _put_manifest(self, manifest: Manifest) -> None:
+        self._delete_staged(manifest.checkpoint)
+        super()._put_manifest(manifest)
+
+
+class LeavesWhatNoSealNames(BucketCommitter):
+    """Publishes beside the objects of earlier attempts."""
+
+    def _publish(self, order: Order, staged: Staged) -> None:
+        kept = dict(self.bucket.objects)  # type: ignore[attr-defined]
+        super()._publish(order, staged)
+        for key, data in kept.items():
+            if key.startswith(order.manifest.checkpoint) and self.bucket.info(key) is None:
+                self.bucket.put(key, data)
+
+
+class BelievesTheLowestRank(BucketCommitter):
+    """Lists the first rank's digests, whoever's bytes are there."""
+
+    def _settle_one(self, there: Any, claimed: Claims) -> FileEntry:
+        return claimed[0][0]
+
+
+class DropsAllStaged(BucketCommitter):
+    """Recovery takes all that is staged for rubbish, also what is published."""
+
+    def _sweep_published(self, checkpoint: str, staged: Staged) -> None:
+        self.bucket.delete([layout.manifest_key(checkpoint)])
+        self._drop(checkpoint)
+
+
+class ForgetsIntents(BucketCommitter):
+    """Recovery does not go on with what `record` had begun."""
+
+    def _finish(self, checkpoint: str, staged: Staged) -> bool:
+        return False
+
+
+class KeepsMarksOfDeletes(BucketCommitter):
+    """Publishes again under a name whose delete was cut off, and leaves the mark of that."""
+
+    def _publish(self, order: Order, staged: Staged) -> None:
+        marks = {a: m for a, m in staged.marks.items() if RETIRED not in m}
+        super()._publish(order, Staged(staged.keys, staged.has_intent, marks))
+
+
+class GivesUpWithoutTrace(BucketCommitter):
+    """Removes the marks of an attempt whose objects stay."""
+
+    def discard_attempt(self, checkpoint: str, attempt: str) -> None:
+        super().discard_attempt(checkpoint, attempt)
+        self.bucket.delete([mark_key(checkpoint, attempt, OVER)])
+
+
+class StateBeforeRecord(Run):
+    """Names a checkpoint in the state before it is published."""
+
+    def publish(self, checkpoint: str, contents: dict[str, bytes | None]) -> None:
+        self.place(checkpoint, contents, [self.stage(checkpoint, contents)])
+        named = self.ledger.states[-1] if self.ledger.states else ()
+        self.state(*named, checkpoint)
+        self.record(checkpoint)
+
+
+class RetireBeforeState(Run):
+    """Deletes a checkpoint that the state still names."""
+
+    def state(self, *names: str) -> None:
+        for gone in set(self.ledger.states[-1] if self.ledger.states else ()) - set(names):
+            self.retire(gone)
+        super().state(*names)

@@ -1,0 +1,139 @@
+"""Small stories over a committer on a bucket. Each is crashed at every one of its changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.crash.scenarios import C0, C1, ONE, OTHER, RANK_0, RANK_1, TWO
+from tests.crash_buckets.run import Run
+from tune_sync.bucket_staging import RETIRED, mark_key
+from tune_sync.layout import manifest_key
+
+
+def publish_one(run: Run) -> None:
+    run.publish(C0, ONE)
+
+
+def seal_again_with_more(run: Run) -> None:
+    attempt = run.stage(C0, ONE, first_seal=["model.bin"])
+    run.place(C0, ONE, [attempt])
+    run.record(C0)
+
+
+def two_ranks(run: Run) -> None:
+    parts = [run.stage(C0, RANK_0, rank=0), run.stage(C0, RANK_1, rank=1)]
+    run.place(C0, RANK_0 | RANK_1, parts)
+    run.record(C0)
+
+
+def second_rank_brings_only_a_directory(run: Run) -> None:
+    same = {"shared/same.bin": b"same bytes", "only1": None}
+    parts = [run.stage(C0, RANK_0, rank=0), run.stage(C0, same, rank=1)]
+    run.place(C0, RANK_0 | {"only1": None}, parts)
+    run.record(C0)
+
+
+def ranks_disagree(run: Run) -> None:
+    """All ranks write to one key: what is there at the end is what the manifest has to list."""
+    parts = [run.stage(C0, ONE, rank=0), run.stage(C0, TWO, rank=1)]
+    run.place(C0, ONE | TWO, parts)
+    run.record(C0)
+
+
+def retry_with_other_names(run: Run) -> None:
+    run.do(lambda: run.write(C0, {"unsealed.bin": b"never finished"}))
+    run.stage(C0, ONE)
+    run.publish(C0, OTHER)
+
+
+def retry_with_the_same_names(run: Run) -> None:
+    run.stage(C0, ONE)
+    attempt = run.stage(C0, ONE | TWO)
+    run.place(C0, ONE | TWO, [attempt])
+    run.record(C0)
+
+
+def given_up_and_tried_again(run: Run) -> None:
+    attempt = run.stage(C0, ONE)
+    run.do(lambda: run.committer.discard_attempt(C0, attempt))
+    run.publish(C0, OTHER)
+    attempt = run.stage(C1, TWO)
+    run.do(lambda: run.committer.discard_attempt(C1, attempt))
+
+
+def placed_again_before_it_is_recorded(run: Run) -> None:
+    first = run.stage(C0, ONE)
+    run.place(C0, ONE, [first])
+    second = run.stage(C0, ONE | TWO)
+    run.place(C0, ONE | TWO, [second])
+    run.record(C0)
+
+
+def record_twice(run: Run) -> None:
+    run.publish(C0, ONE)
+    run.record(C0)
+
+
+def retire_after_state(run: Run) -> None:
+    run.publish(C0, ONE)
+    run.state(C0)
+    run.publish(C1, TWO)
+    run.state(C0, C1)
+    run.state(C1)
+    run.retire(C0)
+
+
+def use_a_name_again(run: Run) -> None:
+    run.publish(C0, ONE)
+    run.retire(C0)
+    run.publish(C0, OTHER)
+
+
+def retire_what_is_not_recorded(run: Run) -> None:
+    run.place(C0, ONE, [run.stage(C0, ONE)])
+    run.retire(C0)
+    run.publish(C0, TWO)
+
+
+def use_a_name_whose_delete_was_cut_off(run: Run) -> None:
+    run.publish(C0, ONE)
+    run.ledger.retire_begins(C0)
+    run.do(lambda: run.bucket.put(mark_key(C0, "earlier delete", RETIRED), b"{}"))
+    run.do(lambda: run.bucket.delete([manifest_key(C0)]))
+    run.ledger.retire_returned(C0)
+    run.publish(C0, OTHER)
+
+
+def empty_checkpoint(run: Run) -> None:
+    run.publish(C0, {})
+    run.retire(C0)
+    run.publish(C0, {"only a directory": None})
+
+
+def deleted_by_hand(run: Run) -> None:
+    run.publish(C0, ONE)
+    run.lose_by_hand(C0)
+    run.recover()
+    run.publish(C0, TWO)
+
+
+def two_in_flight(run: Run) -> None:
+    first, second = run.stage(C0, ONE), run.stage(C1, TWO)
+    run.place(C0, ONE, [first])
+    run.place(C1, TWO, [second])
+    run.record(C1)
+    run.record(C0)
+    run.state(C0, C1)
+
+
+SCENARIOS: dict[str, Callable[[Run], None]] = {
+    story.__name__: story
+    for story in (
+        publish_one, seal_again_with_more, two_ranks, second_rank_brings_only_a_directory,
+        ranks_disagree, retry_with_other_names, retry_with_the_same_names,
+        given_up_and_tried_again, placed_again_before_it_is_recorded, record_twice,
+        retire_after_state, use_a_name_again, retire_what_is_not_recorded,
+        use_a_name_whose_delete_was_cut_off, empty_checkpoint,
+        deleted_by_hand, two_in_flight,
+    )
+}  # fmt: skip

@@ -1,0 +1,78 @@
+"""A search whose results are in a bucket; prints what came of it, as anybody would read it there.
+
+The argument is that of ``search.py``, and: ``make_bucket``; ``copy``: copy a prefix to another one
+first; ``ship``: give workers the driver's settings of the store in their environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from typing import Any
+
+import pyarrow.fs as pafs
+import ray
+
+from tests.hosts.drivers import trainables
+from tests.hosts.drivers.search import tuner_of
+
+
+def plain_s3() -> pafs.S3FileSystem:
+    """pyarrow's own client, which only in URLs takes the endpoint from the environment."""
+    return pafs.S3FileSystem(
+        endpoint_override=os.environ["AWS_ENDPOINT_URL"], allow_bucket_creation=True
+    )
+
+
+def keys_below(path: str) -> list[str]:
+    """All objects below "bucket/path", as plain pyarrow lists them."""
+    found = plain_s3().get_file_info(pafs.FileSelector(path, recursive=True))
+    return sorted(f.path.removeprefix(path + "/") for f in found if f.is_file)
+
+
+def copy_prefix(source: str, target: str) -> None:
+    """What a tool of the store would do."""
+    s3 = plain_s3()
+    for key in keys_below(source):
+        with s3.open_output_stream(f"{target}/{key}") as out:
+            out.write(s3.open_input_file(f"{source}/{key}").readall())
+
+
+def describe_trial(result: Any) -> dict[str, Any]:
+    with result.checkpoint.as_directory() as local:
+        state, digest = trainables.read_checkpoint(local), trainables.whole_digest(local)
+    return {
+        "state": state,
+        "digest": digest,
+        "reported": result.metrics["digest"],
+        "step": result.metrics["step"],
+        "node": result.metrics["node"],
+        "resumed_at": result.metrics.get("resumed_at"),
+        "path": result.checkpoint.path,
+        "error": str(result.error or ""),
+    }
+
+
+def main() -> None:
+    spec = json.loads(sys.argv[1])
+    settings = {k: v for k, v in os.environ.items() if k.startswith("AWS_") and "ship" in spec}
+    ray.init(log_to_driver=False, runtime_env={"env_vars": settings})
+    if "make_bucket" in spec:
+        plain_s3().create_dir(spec["make_bucket"])
+    if "copy" in spec:
+        copy_prefix(*spec["copy"])
+    results = tuner_of(spec).fit()
+    trials = sorted(map(describe_trial, results), key=lambda t: str(t["path"]))
+    found = {
+        "driver": socket.gethostname(),
+        "path": results.experiment_path,
+        "trials": trials,
+        "keys": keys_below(results.experiment_path),
+    }
+    print("RESULT " + json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Results in a bucket: hosts that share nothing write to it, and a new cluster goes on from it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.bed import Cluster
+from tests.hosts.searches import DRIVERS
+from tests.stores.seaweed import KEY, SECRET, S3Server, weed_argv
+
+pytestmark = pytest.mark.hosts
+
+PORTS = (8333, 9333, 9340, 8888, 8181, 23646)
+URL = "s3://bucket/results"
+READY_TIMEOUT_S = 30.0
+LOOK = "import socket, sys; socket.create_connection((sys.argv[1], 8333), 1)"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two workers, and a store on a host of its own."""
+    with Cluster(worker_count=2, bare_hosts=["store"], disk_bytes=2 << 30) as running:
+        start_store(running)
+        yield running
+
+
+def start_store(cluster: Cluster) -> None:
+    address = cluster.addresses["store"]
+    cluster.exec("store", ["mkdir", "-p", "/tmp/weed"])
+    env = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+    argv = weed_argv("/tmp/weed", address, PORTS)  # type: ignore[arg-type]  # a path of that host
+    with open(cluster.dir / "store.log", "wb") as log:
+        cluster.popen("store", argv, env, stdout=log, stderr=log)
+    deadline_s = time.monotonic() + READY_TIMEOUT_S
+    look = [str(cluster.python), "-c", LOOK, address]
+    while cluster.exec("head", look, check=False).returncode:
+        if time.monotonic() > deadline_s:
+            raise TimeoutError((cluster.dir / "store.log").read_text()[-2000:])
+
+
+def drive(cluster: Cluster, host: str = "head", **spec: Any) -> dict[str, Any]:
+    """Workers get the settings of the store from `storage_options`, or with `ship` from Ray."""
+    server = S3Server(f"http://{cluster.addresses['store']}:8333")
+    options = {"storage_options": server.options} if "restore" not in spec else {}
+    spec.setdefault("sync", {"upload_dir": URL, **options})
+    arguments = [json.dumps(spec)]
+    return cluster.drive(host, DRIVERS / "bucket.py", arguments, env=server.env)
+
+
+def checkpoints(found: dict[str, Any]) -> list[str]:
+    """`checkpoint_…` of each trial that has any object, in the order of trials."""
+    return sorted({"/".join(k.split("/")[:2]) for k in found["keys"] if "/checkpoint_" in k
+                   and not k.startswith(".tune_sync")})  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def first(cluster: Cluster) -> dict[str, Any]:
+    """Two trials on two workers; each fails after three checkpoints, and keeps one."""
+    trials = [
+        {"host": "w1", "steps": 5, "fail_at": 3, "file_count": 30},
+        {"host": "w2", "steps": 5, "fail_at": 3, "blob_bytes": 40 << 20},
+    ]
+    return drive(
+        cluster, name="exp", make_bucket="bucket", trials=trials, checkpoint={"num_to_keep": 1}
+    )
+
+
+def test_workers_store_into_the_bucket_and_only_what_is_kept_stays(first: dict[str, Any]) -> None:
+    assert first["path"] == "bucket/results/exp"
+    assert [t["node"] for t in first["trials"]] == ["w1", "w2"]
+    for trial in first["trials"]:
+        assert "as told to" in trial["error"]
+        assert trial["digest"] == trial["reported"]  # empty directories included
+        assert trial["step"] == 2
+    assert [name.rsplit("/", 1)[-1] for name in checkpoints(first)] == ["checkpoint_000002"] * 2
+    ours = [key for key in first["keys"] if key.startswith(".tune_sync/")]
+    assert sorted(key.split("/")[1] for key in ours) == ["format.json", "manifests", "manifests"]
+
+
+def test_nothing_is_left_on_the_hosts(cluster: Cluster, first: dict[str, Any]) -> None:
+    for name in ("head", "w1", "w2"):
+        assert not [path for path in cluster.tree(name, "~") if "checkpoint_" in path]
+
+
+def test_a_new_cluster_goes_on_from_the_url_and_from_a_copy(
+    cluster: Cluster, first: dict[str, Any]
+) -> None:
+    for name in ("head", "w1", "w2"):
+        cluster.kill(name)
+    cluster.start("head", "w1", "w2")
+    copied = drive(
+        cluster, restore="s3://bucket/moved/exp", name="exp",
+        copy=["bucket/results/exp", "bucket/moved/exp"], sync={}, ship=True,
+    )  # fmt: skip
+    found = drive(cluster, restore=f"{URL}/exp", name="exp", sync={}, ship=True)
+    for again in (copied, found):
+        assert [t["resumed_at"] for t in again["trials"]] == [3, 3]
+        assert [t["step"] for t in again["trials"]] == [4, 4]
+        assert [t["error"] for t in again["trials"]] == ["", ""]
+        assert [t["digest"] for t in again["trials"]] == [t["reported"] for t in again["trials"]]
+        names = [name.rsplit("/", 1)[-1] for name in checkpoints(again)]
+        assert names == ["checkpoint_000004"] * 2
+    assert copied["path"] == "bucket/moved/exp"

@@ -1,0 +1,102 @@
+"""A real S3 server for tests: SeaweedFS, from PyPI, on an address of this machine or of a host."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+KEY, SECRET = "testkey", "testsecret"
+READY_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A running server.
+
+    Attributes:
+        endpoint_url: Where it answers.
+        env: What its users need in their environment.
+    """
+
+    endpoint_url: str
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {
+            "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": self.endpoint_url, "AWS_EC2_METADATA_DISABLED": "true",
+        }  # fmt: skip
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The same as `storage_options`."""
+        return {
+            "key": KEY, "secret": SECRET, "endpoint_url": self.endpoint_url, "region": "us-east-1"
+        }  # fmt: skip
+
+
+def weed_argv(directory: Path, address: str, ports: Sequence[int]) -> list[str]:
+    """The command; `ports` are those of S3, master, volume, filer, WebDAV, Iceberg, admin."""
+    weed = Path(sys.executable).with_name("weed")
+    names = ("s3.port", "master.port", "volume.port", "filer.port", "s3.port.iceberg", "admin.port")
+    given = [f"-{name}={port}" for name, port in zip(names, ports, strict=False)]
+    return [
+        str(weed), "mini", f"-dir={directory}", f"-ip={address}", f"-ip.bind={address}",
+        "-admin.ui=false", "-webdav=false", *given,
+    ]  # fmt: skip
+
+
+@contextmanager
+def seaweed(directory: Path, address: str = "127.0.0.1") -> Iterator[S3Server]:
+    """Run a server as long as the block."""
+    port, *others = free_ports(6)
+    argv = weed_argv(directory, address, [port, *others])
+    env = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "HOME": str(directory)}
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / "log"
+    with open(log, "wb") as out:
+        process = subprocess.Popen(argv, env=env, stdout=out, stderr=out, cwd=directory)
+    try:
+        wait_ready(address, port, log)
+        yield S3Server(f"http://{address}:{port}")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_ready(address: str, port: int, log: Path) -> None:
+    """Return when the server takes connections."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < deadline:
+        with socket.socket() as trial:
+            trial.settimeout(1)
+            if not trial.connect_ex((address, port)):
+                return
+        time.sleep(0.1)
+    raise TimeoutError(f"SeaweedFS does not answer: {log.read_text()[-2000:]}")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free, as are those 10,000 above: SeaweedFS takes both of each."""
+    found: list[int] = []
+    for port in range(11000 + time.time_ns() // 1000 % 9000, 22000):
+        if all(_is_free(p) for p in (port, port + 10_000)):
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise OSError("no free ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as trial:
+        try:
+            trial.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

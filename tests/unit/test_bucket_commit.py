@@ -1,0 +1,358 @@
+"""Commits in a bucket, where a scenario of the crash loop would say less."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import xxhash
+
+from tune_sync.bucket_commit import BucketCommitter
+from tune_sync.bucket_staging import BEGUN, final_key, mark_key
+from tune_sync.buckets.bucket import ObjectInfo
+from tune_sync.errors import (
+    ConfigError,
+    DamagedError,
+    ImmutableError,
+    LeaseLostError,
+    NotStoredError,
+    NotWholeError,
+    PathRefusedError,
+    PutConflictError,
+)
+from tune_sync.layout import manifest_key, staged_key
+from tune_sync.manifest import FileEntry, Manifest, Seal
+from tune_sync.publisher import Publisher
+from tune_sync.testing.memory_bucket import MemoryBucket
+
+C0 = "trial/checkpoint_000000"
+TIMEOUT_S = 10.0
+
+
+class CountingBucket(MemoryBucket):
+    """Counts what is asked of it."""
+
+    requests_count = 0
+
+    def info(self, key: str) -> ObjectInfo | None:
+        self.requests_count += 1
+        return super().info(key)
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        self.requests_count += 1
+        return super().list(prefix)
+
+    def get(self, key: str, *args: Any) -> bytes:
+        self.requests_count += 1
+        return super().get(key, *args)
+
+    def put(self, key: str, data: bytes, **options: Any) -> str:
+        self.requests_count += 1
+        return super().put(key, data, **options)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self.requests_count += bool(keys)
+        super().delete(keys)
+
+
+@pytest.fixture
+def bucket() -> CountingBucket:
+    return CountingBucket()
+
+
+@pytest.fixture
+def committer(bucket: CountingBucket) -> BucketCommitter:
+    return BucketCommitter(bucket, "me")
+
+
+def staged(
+    committer: BucketCommitter, contents: Mapping[str, bytes], rank: int = 0, *, etags: bool = True
+) -> str:
+    attempt = committer.begin(C0)
+    told = {path: committer.put_file(C0, attempt, path, data) for path, data in contents.items()}
+    files = tuple(
+        FileEntry(path, len(data), xxhash.xxh3_128_hexdigest(data))
+        for path, data in contents.items()
+    )
+    committer.seal(C0, Seal(attempt, rank, float(rank), files), told if etags else None)
+    return attempt
+
+
+def publish(committer: BucketCommitter, *attempts: str, strict: bool = False) -> Manifest:
+    placed = committer.place(C0, attempts=attempts, strict=strict)
+    committer.record(placed.manifest)
+    found = committer.manifest(C0)
+    assert found is not None
+    return found
+
+
+def test_place_asks_nothing_of_the_bucket(
+    bucket: CountingBucket, committer: BucketCommitter
+) -> None:
+    attempt = staged(committer, {"x": b"1"})
+    before_count = bucket.requests_count
+    placed = committer.place(C0, attempts=[attempt], metrics={"loss": 1})
+    assert bucket.requests_count == before_count
+    committer.record(placed.manifest)
+    found = committer.manifest(C0)
+    assert found is not None and found.metrics == {"loss": 1}
+    assert [file.path for file in found.files] == ["x"]
+
+
+def test_the_number_of_requests_does_not_grow_with_files(
+    bucket: CountingBucket, committer: BucketCommitter
+) -> None:
+    attempt = staged(committer, {f"file {n}": b"x" for n in range(200)})
+    before_count = bucket.requests_count
+    publish(committer, attempt)
+    assert bucket.requests_count - before_count <= 10
+
+
+def test_what_is_placed_is_no_open_attempt(committer: BucketCommitter) -> None:
+    attempt = staged(committer, {"x": b"1"})
+    assert committer.attempts("trial") == [(C0, attempt)]
+    committer.place(C0, attempts=[attempt])
+    assert committer.attempts("trial") == []
+
+
+def test_only_reported_attempts_are_taken(committer: BucketCommitter) -> None:
+    reported = staged(committer, {"x": b"1"})
+    staged(committer, {"y": b"2"}, rank=1)
+    assert [file.path for file in publish(committer, reported).files] == ["x"]
+    assert committer.bucket.info(f"{C0}/y") is None
+
+
+def test_nothing_reported_is_told_at_once(committer: BucketCommitter) -> None:
+    with pytest.raises(NotWholeError):
+        committer.place(C0, attempts=[])
+
+
+def test_a_published_checkpoint_is_not_begun_again(committer: BucketCommitter) -> None:
+    publish(committer, staged(committer, {"x": b"1"}))
+    with pytest.raises(ImmutableError):
+        committer.begin(C0)
+
+
+def test_a_published_checkpoint_is_not_replaced(committer: BucketCommitter) -> None:
+    first, second = staged(committer, {"x": b"1"}), staged(committer, {"x": b"1"}, rank=1)
+    before = publish(committer, first)
+    with pytest.raises(ImmutableError):
+        committer.record(committer.place(C0, attempts=[second]).manifest)
+    assert committer.manifest(C0) == before
+
+
+def test_another_run_that_publishes_just_now_is_not_overwritten(bucket: CountingBucket) -> None:
+    other = BucketCommitter(bucket, "other")
+    seen: list[Manifest] = []
+
+    def fence() -> None:
+        if bucket.info(f"{C0}/x") and len(seen) == 1:
+            seen.append(publish(other, attempt))
+        seen.append(Manifest("", "", 0.0, ()))
+
+    committer = BucketCommitter(bucket, "me", fence)
+    attempt = staged(committer, {"x": b"1"})
+    with pytest.raises(ImmutableError):
+        committer.record(committer.place(C0, attempts=[attempt]).manifest)
+    found = committer.manifest(C0)
+    assert found is not None and found.owner == "other"
+
+
+def test_who_lost_the_lease_while_it_looked_publishes_nothing(bucket: CountingBucket) -> None:
+    asked = 0
+
+    def fence() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise LeaseLostError("someone took over")
+
+    committer = BucketCommitter(bucket, "me", fence)
+    attempt = staged(committer, {"x": b"1"})
+    with pytest.raises(LeaseLostError):
+        committer.record(committer.place(C0, attempts=[attempt]).manifest)
+    assert bucket.info(manifest_key(C0)) is None
+
+
+@pytest.mark.parametrize("found", [None, b"1", b"longer"])
+def test_a_missing_or_other_object_keeps_it_from_being_published(
+    bucket: CountingBucket, committer: BucketCommitter, found: bytes | None
+) -> None:
+    attempt = staged(committer, {"x": b"0"})
+    bucket.delete([f"{C0}/x"])
+    if found is not None:
+        bucket.put(f"{C0}/x", found)
+    with pytest.raises(NotWholeError):
+        publish(committer, attempt)
+    assert bucket.info(manifest_key(C0)) is None
+
+
+def test_the_same_bytes_with_another_etag_are_the_same(bucket: CountingBucket) -> None:
+    committer = BucketCommitter(bucket, "me")
+    attempt = committer.begin(C0)
+    bucket.put(f"{C0}/x", b"0")
+    files = (FileEntry("x", 1, xxhash.xxh3_128_hexdigest(b"0")),)
+    committer.seal(C0, Seal(attempt, 0, 0.0, files), {"x": "of an earlier put"})
+    assert publish(committer, attempt).files == files
+
+
+@pytest.mark.parametrize("etags", [True, False])
+@pytest.mark.parametrize("last", [0, 1])
+def test_of_ranks_that_disagree_the_manifest_lists_whose_bytes_are_there(
+    bucket: CountingBucket, committer: BucketCommitter, caplog: pytest.LogCaptureFixture,
+    last: int, etags: bool,
+) -> None:  # fmt: skip
+    parts = [
+        staged(committer, {"same": b"=", "x": body}, rank, etags=etags)
+        for rank, body in ((0, b"zero"), (1, b"ones"))
+    ]
+    there = (b"zero", b"ones")[last]
+    bucket.put(f"{C0}/x", there)
+    with caplog.at_level(logging.WARNING):
+        manifest = publish(committer, *parts)
+    assert manifest.files[1].digest == xxhash.xxh3_128_hexdigest(there)
+    assert "'x'" in caplog.text and "'same'" not in caplog.text
+
+
+def test_strict_refuses_ranks_that_disagree(committer: BucketCommitter) -> None:
+    parts = [staged(committer, {"x": b"zero"}, 0), staged(committer, {"x": b"ones"}, 1)]
+    with pytest.raises(ConfigError, match="different bytes"):
+        publish(committer, *parts, strict=True)
+
+
+def test_a_file_of_one_rank_that_is_a_directory_of_another_is_refused(
+    committer: BucketCommitter,
+) -> None:
+    parts = [staged(committer, {"x": b"zero"}, 0), staged(committer, {"x/y": b"ones"}, 1)]
+    with pytest.raises(ConfigError, match="directory"):
+        publish(committer, *parts)
+
+
+def test_a_late_writer_does_not_touch_what_came_after_it(
+    bucket: CountingBucket, committer: BucketCommitter
+) -> None:
+    late = staged(committer, {"x": b"old"})
+    committer.discard_attempt(C0, late)
+    publish(committer, staged(committer, {"x": b"new"}))
+    with pytest.raises(NotWholeError):
+        committer.put_file(C0, late, "x", b"OLD")
+    with pytest.raises(NotWholeError):
+        committer.seal(C0, Seal(late, 0, 9.0, ()))
+    assert bucket.get(f"{C0}/x") == b"new"
+
+
+def test_a_file_that_others_put_all_the_time_is_an_error(
+    bucket: CountingBucket, committer: BucketCommitter
+) -> None:
+    attempt = committer.begin(C0)
+    numbers = iter(range(10_000))
+    bucket.put(f"{C0}/x", b"first")
+
+    def info(key: str) -> ObjectInfo | None:
+        found = MemoryBucket.info(bucket, key)
+        if key.endswith("/x"):
+            MemoryBucket.put(bucket, key, str(next(numbers)).encode())
+        return found
+
+    bucket.info = info
+    with pytest.raises(PutConflictError):
+        committer.put_file(C0, attempt, "x", b"mine")
+
+
+def test_recovery_leaves_what_is_not_ours(
+    bucket: CountingBucket, committer: BucketCommitter
+) -> None:
+    keys = ["trial/checkpoint_000007/of plain Ray", "trial/result.json", "tuner.pkl"]
+    for key in keys:
+        bucket.put(key, b"x")
+    committer.recover()
+    assert sorted(bucket.objects) == sorted(keys)
+
+
+def test_recovery_says_what_it_completed_and_dropped(
+    bucket: CountingBucket, committer: BucketCommitter
+) -> None:
+    attempt = staged(committer, {"x": b"1"})
+    committer.place(C0, attempts=[attempt])
+    recovery = BucketCommitter(bucket, "next").recover()
+    assert recovery.dropped == (C0,)  # nobody but the dead driver knew that it was placed
+    assert bucket.objects == {}
+
+
+def test_what_cannot_be_read_is_an_error_and_not_absent(
+    bucket: CountingBucket, committer: BucketCommitter
+) -> None:
+    bucket.put(manifest_key(C0), b"{")
+    with pytest.raises(DamagedError):
+        committer.manifest(C0)
+    with pytest.raises(DamagedError):
+        list(committer.published())
+
+
+def test_the_publisher_works_with_it(committer: BucketCommitter) -> None:
+    publisher = Publisher(committer)
+    attempt = staged(committer, {"x": b"1"})
+    publisher.record_later(committer.place(C0, attempts=[attempt]).manifest)
+    publisher.drain(TIMEOUT_S)
+    assert committer.manifest(C0) is not None
+    publisher.retire_later(C0)
+    publisher.state_written()
+    publisher.flush(TIMEOUT_S)
+    assert committer.manifest(C0) is None and committer.bucket.list("") == []
+    assert publisher.close(TIMEOUT_S)
+
+
+def test_the_publisher_tells_what_could_not_be_published(
+    bucket: CountingBucket, committer: BucketCommitter
+) -> None:
+    publisher = Publisher(committer)
+    attempt = staged(committer, {"x": b"1"})
+    placed = committer.place(C0, attempts=[attempt])
+    bucket.delete([f"{C0}/x"])
+    publisher.record_later(placed.manifest)
+    with pytest.raises(NotStoredError, match="missing"):
+        publisher.drain(TIMEOUT_S)
+    assert publisher.close(TIMEOUT_S)
+
+
+def test_many_threads_publish_each_their_checkpoint(committer: BucketCommitter) -> None:
+    errors: list[Exception] = []
+
+    def one(number: int) -> None:
+        try:
+            checkpoint = f"trial/checkpoint_{number:06d}"
+            attempt = committer.begin(checkpoint)
+            etag = committer.put_file(checkpoint, attempt, "x", b"1")
+            files = (FileEntry("x", 1, xxhash.xxh3_128_hexdigest(b"1")),)
+            committer.seal(checkpoint, Seal(attempt, 0, 0.0, files), {"x": etag})
+            committer.record(committer.place(checkpoint, attempts=[attempt]).manifest)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=(n,)) for n in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    assert not errors
+    assert len(list(committer.published())) == 16
+
+
+@pytest.mark.parametrize("checkpoint", [C0, "checkpoint_2026-01-01_10-00-00.000001"])
+def test_bytes_go_to_where_ray_looks_for_them(checkpoint: str) -> None:
+    staged_data = staged_key(checkpoint, "id")
+    assert final_key(f"{staged_data}/a/data/checkpoint_000009/b") == (
+        f"{checkpoint}/a/data/checkpoint_000009/b"
+    )
+    assert final_key(staged_data) == checkpoint
+
+
+@pytest.mark.parametrize(
+    "key", [f"{C0}/x", mark_key(C0, "id", BEGUN), staged_key(C0, "id") + "/../../x", "x"]
+)
+def test_other_keys_are_refused(key: str) -> None:
+    with pytest.raises(PathRefusedError):
+        final_key(key)

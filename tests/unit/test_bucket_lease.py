@@ -1,0 +1,236 @@
+"""Who may write an experiment in a bucket."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tune_sync import bucket_lease
+from tune_sync.bucket_lease import LEASE_TTL_S, BucketLease, live_holder, read_holder
+from tune_sync.errors import LeaseHeldError, LeaseLostError, StoreUnreachableError
+from tune_sync.layout import LEASE_KEY
+from tune_sync.lease import Holder
+from tune_sync.testing.memory_bucket import MemoryBucket
+
+TIMEOUT_S = 10.0
+FAR = Holder("other", "far", 12, "another machine", "345", 1000.0)
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=[True, False], ids=["conditional", "read back"])
+def bucket(request: pytest.FixtureRequest) -> MemoryBucket:
+    return MemoryBucket(conditional_put=request.param)
+
+
+@pytest.fixture
+def made() -> Iterator[list[BucketLease]]:
+    leases: list[BucketLease] = []
+    yield leases
+    for lease in leases:
+        lease.release()
+
+
+def mine(
+    bucket: MemoryBucket, clock: Clock, made: list[BucketLease], owner: str = "me", **options: Any
+) -> BucketLease:
+    made.append(BucketLease(bucket, owner, clock, **{"sleep": lambda s: None} | options))
+    return made[-1]
+
+
+def leave(bucket: MemoryBucket, **changes: object) -> None:
+    """Leave a lease behind, as of a process elsewhere unless told otherwise."""
+    holder = replace(FAR, **changes)  # type: ignore[arg-type]
+    bucket.put(LEASE_KEY, holder.to_json().encode())
+
+
+def wait_until(holds: Any) -> None:
+    end_s = time.monotonic() + TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def test_a_free_bucket_is_taken_and_given_back(
+    bucket: MemoryBucket, clock: Clock, made: list[BucketLease]
+) -> None:
+    lease = mine(bucket, clock, made)
+    lease.acquire()
+    holder = live_holder(bucket, clock)
+    assert holder is not None and holder.owner == "me"
+    lease.check()
+    lease.release()
+    lease.release()
+    assert bucket.objects == {}
+
+
+def test_a_live_holder_is_named_with_its_age(
+    bucket: MemoryBucket, clock: Clock, made: list[BucketLease]
+) -> None:
+    leave(bucket)
+    clock.now_s += LEASE_TTL_S - 1
+    with pytest.raises(LeaseHeldError, match=r"s3://b/exp .*process 12 on host far.* 89 s ago"):
+        mine(bucket, clock, made, where="s3://b/exp").acquire()
+    holder = read_holder(bucket)
+    assert holder is not None and holder.owner == "other"
+
+
+def test_a_silent_holder_loses_it(
+    bucket: MemoryBucket, clock: Clock, made: list[BucketLease]
+) -> None:
+    leave(bucket)
+    clock.now_s += LEASE_TTL_S
+    mine(bucket, clock, made).acquire()
+    mine(bucket, clock, made).check()
+
+
+def test_a_dead_process_of_this_machine_loses_it_at_once(
+    bucket: MemoryBucket, clock: Clock, made: list[BucketLease]
+) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    here = Holder.here("other", clock())
+    bucket.put(LEASE_KEY, replace(here, pid=process.pid).to_json().encode())
+    assert live_holder(bucket, clock) is None
+    mine(bucket, clock, made).acquire()
+
+
+def test_a_live_holder_may_be_replaced_if_the_caller_says_so(
+    bucket: MemoryBucket, clock: Clock, made: list[BucketLease]
+) -> None:
+    first = mine(bucket, clock, made, "first")
+    first.acquire()
+    mine(bucket, clock, made, "second").acquire(may_take=lambda holder: holder.owner == "first")
+    with pytest.raises(LeaseLostError, match="now by process"):
+        first.check()
+    first.release()
+    mine(bucket, clock, made, "second").check()  # the loser did not give back what is not its own
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"owner": "x"}', b"[]"])
+def test_an_unreadable_lease_is_free(
+    bucket: MemoryBucket, clock: Clock, made: list[BucketLease], body: bytes
+) -> None:
+    bucket.put(LEASE_KEY, body)
+    assert read_holder(bucket) is None
+    mine(bucket, clock, made).acquire()
+
+
+def test_of_many_who_take_at_once_one_has_it(clock: Clock, made: list[BucketLease]) -> None:
+    bucket = MemoryBucket()
+    leave(bucket)
+    clock.now_s += LEASE_TTL_S
+    leases = [mine(bucket, clock, made, f"run {n}") for n in range(12)]
+
+    def take(lease: BucketLease) -> bool:
+        try:
+            lease.acquire()
+        except LeaseHeldError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(12) as pool:
+        assert sum(pool.map(take, leases)) == 1
+
+
+def test_without_conditions_who_put_last_has_it(clock: Clock, made: list[BucketLease]) -> None:
+    bucket = MemoryBucket(conditional_put=False)
+    lease = mine(bucket, clock, made, sleep=lambda s: leave(bucket))
+    with pytest.raises(LeaseHeldError):
+        lease.acquire()
+
+
+def test_the_heartbeat_goes_on_while_the_run_lives(
+    bucket: MemoryBucket, clock: Clock, made: list[BucketLease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_lease, "HEARTBEAT_S", 0.01)
+    mine(bucket, clock, made).acquire()
+    clock.now_s += 50
+
+    def is_fresh() -> bool:
+        holder = read_holder(bucket)
+        return holder is not None and holder.heartbeat_s == clock.now_s
+
+    wait_until(is_fresh)
+
+
+def test_a_heartbeat_that_fails_is_tried_again(
+    clock: Clock, made: list[BucketLease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_lease, "HEARTBEAT_S", 0.01)
+    failed = threading.Event()
+
+    class Away(MemoryBucket):
+        away = False
+
+        def info(self, key: str) -> Any:
+            if self.away:
+                failed.set()
+                raise StoreUnreachableError("away")
+            return super().info(key)
+
+    bucket = Away()
+    lease = mine(bucket, clock, made)
+    lease.acquire()
+    bucket.away = True
+    assert failed.wait(TIMEOUT_S)
+    bucket.away = False
+    clock.now_s += 50
+    wait_until(lambda: read_holder(bucket).heartbeat_s == clock.now_s)  # type: ignore[union-attr]
+    lease.check_known()
+
+
+def test_a_lost_lease_is_known_without_a_request(
+    bucket: MemoryBucket, clock: Clock, made: list[BucketLease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_lease, "HEARTBEAT_S", 0.01)
+    lease = mine(bucket, clock, made)
+    lease.acquire()
+    lease.check_known()
+    leave(bucket)
+
+    def is_known() -> bool:
+        try:
+            lease.check_known()
+        except LeaseLostError:
+            return True
+        return False
+
+    wait_until(is_known)
+    holder = read_holder(bucket)
+    assert holder is not None and holder.owner == "other"
+
+
+def test_what_cannot_be_looked_at_is_not_taken_for_free(
+    clock: Clock, made: list[BucketLease]
+) -> None:
+    class Away(MemoryBucket):
+        def get(self, key: str, *args: Any) -> bytes:
+            raise StoreUnreachableError("away")
+
+    bucket = Away()
+    leave(bucket)
+    clock.now_s += 2 * LEASE_TTL_S
+    with pytest.raises(StoreUnreachableError):
+        BucketLease(bucket, "me", clock).acquire()

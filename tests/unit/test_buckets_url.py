@@ -1,0 +1,72 @@
+"""URLs of buckets."""
+
+from __future__ import annotations
+
+import pytest
+
+from tune_sync.buckets.engines import make_client
+from tune_sync.buckets.url import BucketUrl, is_bucket_url, parse_bucket_url
+from tune_sync.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("s3://bucket/a/b", BucketUrl("s3", "bucket/a/b")),
+        ("s3://bucket/a/", BucketUrl("s3", "bucket/a")),
+        ("s3a://bucket", BucketUrl("s3", "bucket")),
+        ("gcs://b/x y", BucketUrl("gs", "b/x y")),
+        ("az://b/x", BucketUrl("abfs", "b/x")),
+        ("memory://b/x", BucketUrl("memory", "b/x")),
+    ],
+)
+def test_a_url_is_read(text: str, url: BucketUrl) -> None:
+    assert parse_bucket_url(text) == url
+    assert f"{url.bucket}/{url.prefix}".strip("/") == url.path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://", "s3:///", "/mnt/dir", "file:///mnt/dir", "s3://b/../c", "s3://b//c", "s3://b/./c",
+        "s3://b/x?endpoint_override=http://1.2.3.4", "s3://key:secret@b/x",
+    ],
+)  # fmt: skip
+def test_what_is_no_root_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_bucket_url(text)
+
+
+def test_a_secret_in_a_url_is_not_repeated() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_bucket_url("s3://key:hidden@b/x")
+    assert "hidden" not in str(caught.value)
+
+
+def test_paths_and_drives_are_no_buckets() -> None:
+    assert is_bucket_url("s3://b") and is_bucket_url("hdfs://h/x")
+    for text in ("/mnt", "file:///mnt", "local://x", "c://x", "relative/path"):
+        assert not is_bucket_url(text)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "words"),
+    [
+        ("s3://b/x", {"secrets": "x"}, "secrets"),
+        ("s3://b/x", {"engine": "none"}, "none"),
+        ("nosuch://b/x", {}, "nosuch"),
+    ],
+)
+def test_what_no_library_knows_is_told(url: str, options: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make_client(parse_bucket_url(url), options)
+
+
+def test_a_missing_library_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = "tune_sync.buckets.engines.importlib.util.find_spec"
+    monkeypatch.setattr(found, lambda name: None)
+    monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
+    with pytest.raises(ConfigError, match=r"tune-sync\[gcs\]"):
+        make_client(parse_bucket_url("gs://b/x"), {})
+    with pytest.raises(ConfigError, match=r"tune-sync\[s3\]"):
+        make_client(parse_bucket_url("s3://b/x"), {"engine": "obstore"})

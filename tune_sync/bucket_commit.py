@@ -1,0 +1,397 @@
+"""The only code that orders writes in a bucket. It has the methods of `commit.Committer`.
+
+A bucket has no rename, so bytes go to their final keys at once, and the manifest alone is the
+commit (docs/design/commit-order-buckets.md says why):
+
+1. `begin`: an attempt of its own, marked in staging. Refused where the checkpoint is published.
+2. the bytes, at `final_key`, by whoever has them; `seal`: the list of them, with e-tags.
+3. `place`: only notes what is to be published; no request, as Ray's control loop waits.
+4. `record`: the order (intent) first; one listing is compared with the seals; what no seal names
+   is removed; then the manifest, created only if there is none. From here it is published.
+
+A delete (`retire`) marks itself, then removes the manifest, then the bytes.
+`recover` publishes what has an intent and is whole, and removes the rest of what is in staging,
+for the owner of the lease only. What has neither a manifest nor staging is not ours: it stays.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import xxhash
+
+from tune_sync import layout
+from tune_sync.bucket_put import put_own
+from tune_sync.bucket_staging import (
+    BEGUN,
+    OVER,
+    RETIRED,
+    SEAL,
+    Claims,
+    Order,
+    Part,
+    Staged,
+    check_names,
+    claims,
+    final_key,
+    group,
+    immutable,
+    intent_key,
+    mark_key,
+    order_from_json,
+    part_from_json,
+    settle,
+)
+from tune_sync.buckets.bucket import Bucket, ObjectInfo
+from tune_sync.commit import Recovery
+from tune_sync.errors import DamagedError, FixCallError, NotWholeError, PutConflictError
+from tune_sync.manifest import (
+    FORMAT_VERSION,
+    FileEntry,
+    Manifest,
+    Placed,
+    Seal,
+    manifest_from_json,
+    to_json,
+    unite,
+)
+
+__all__ = ["BucketCommitter", "final_key"]
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+# Small objects that are read at once: each takes a round trip, and little else.
+READS_COUNT = 16
+# How much of an object is read at a time where only its bytes tell whose it is.
+DIGEST_STEP_BYTES = 16 << 20
+
+
+class BucketCommitter:
+    """Orders the writes of one run in one experiment's prefix. See `commit.Committer`.
+
+    Methods may be called from any thread. There is no `begin_file` and no `commit_file`: an
+    object is put whole, so a single file needs no order.
+
+    Args:
+        bucket: Rooted at the experiment.
+        owner: Id of the run, written into manifests.
+        fence: Called before anything becomes visible or goes; raises `LeaseLostError` if this
+            run may no longer write. May make a request.
+        clock: Seconds since the epoch.
+        new_id: Makes a name that was never used before.
+    """
+
+    def __init__(
+        self, bucket: Bucket, owner: str = "", fence: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:  # fmt: skip
+        self.bucket = bucket
+        self._owner = owner
+        self._fence = fence
+        self._clock = clock
+        self._new_id = new_id
+        self._orders: dict[str, Order] = {}  # placed and not recorded, by checkpoint
+        self._orders_lock = threading.Lock()
+
+    # Staging
+
+    def begin(self, checkpoint: str) -> str:
+        """Open a new attempt at `checkpoint`; returns its id.
+
+        Raises:
+            ImmutableError: The checkpoint is published: its bytes lie where these would go.
+        """
+        if self.bucket.info(layout.manifest_key(checkpoint)) is not None:
+            raise immutable(checkpoint)
+        attempt = self._new_id()
+        body = {"format_version": FORMAT_VERSION, "owner": self._owner, "begun_s": self._clock()}
+        self.bucket.put(mark_key(checkpoint, attempt, BEGUN), json.dumps(body).encode())
+        return attempt
+
+    def check_attempt(self, checkpoint: str, attempt: str) -> None:
+        """Raise unless an attempt may still write. Ask before each batch and each large file.
+
+        Raises:
+            NotWholeError: It was given up, or the checkpoint was published without it.
+        """
+        if self.bucket.info(mark_key(checkpoint, attempt, BEGUN)) is None:
+            raise NotWholeError(f"attempt {attempt} at {checkpoint} is over; report it again")
+
+    def put_file(self, checkpoint: str, attempt: str, path: str, data: bytes) -> str:
+        """Put a small file of an attempt, whole; returns its e-tag, or "".
+
+        Where the store can, what is there is replaced only by an attempt that may still write,
+        and only as long as nobody else replaces it: a late writer does not touch what came after.
+
+        Raises:
+            NotWholeError: The attempt is over.
+            PutConflictError: Others keep putting the same file.
+        """
+        key = layout.check_key(f"{checkpoint}/{path}")
+        return put_own(self.bucket, key, data, lambda: self.check_attempt(checkpoint, attempt))
+
+    def seal(self, checkpoint: str, seal: Seal, etags: Mapping[str, str] | None = None) -> None:
+        """Close an attempt whose objects are all put; durable on return.
+
+        May be called again with a longer list while the checkpoint is not recorded.
+
+        Args:
+            checkpoint: Its key.
+            seal: What was put.
+            etags: Path -> what `Bucket.put` returned, where it did.
+
+        Raises:
+            NotWholeError: The attempt is over.
+        """
+        self.check_attempt(checkpoint, seal.attempt)
+        part = Part(seal, etags or {})
+        self.bucket.put(mark_key(checkpoint, seal.attempt, SEAL), part.to_json())
+
+    def attempts(self, trial: str) -> list[tuple[str, str]]:
+        """What a trial has in staging and did not place: `(checkpoint, attempt)`."""
+        with self._orders_lock:
+            placed = set(self._orders)
+        return [
+            (checkpoint, attempt)
+            for checkpoint, staged in self._staged(trial).items()
+            if checkpoint not in placed and not staged.has_intent
+            for attempt in staged.live()
+        ]
+
+    def discard_attempt(self, checkpoint: str, attempt: str) -> None:
+        """Give up one attempt: it cannot be sealed any more.
+
+        Its objects stay until a later attempt is recorded, or until `recover`: others may be
+        writing to the same keys just now.
+        """
+        self._fence()
+        begun = mark_key(checkpoint, attempt, BEGUN)
+        if self.bucket.info(begun) is not None:
+            # Something has to stay, or nothing would tell that objects are left.
+            self.bucket.put(mark_key(checkpoint, attempt, OVER), b"{}")
+            self.bucket.delete([begun, mark_key(checkpoint, attempt, SEAL)])
+
+    # Publishing
+
+    def place(
+        self, checkpoint: str, *, strict: bool = False, attempts: Collection[str] | None = None,
+        metrics: dict[str, Any] | None = None,
+    ) -> Placed:  # fmt: skip
+        """Note what `record` is to publish. Makes no request, and nothing is durable.
+
+        So the manifest has no files yet, and conflicts are found, and logged, by `record`.
+
+        Args:
+            checkpoint: Its key.
+            strict: See `manifest.unite`.
+            attempts: Take these only: those whose writers reported to the driver.
+            metrics: For `Manifest.metrics`.
+
+        Raises:
+            NotWholeError: `attempts` is empty.
+        """
+        if attempts is not None and not attempts:
+            raise NotWholeError(f"checkpoint {checkpoint} has no complete part; nothing to publish")
+        manifest = Manifest(checkpoint, self._owner, self._clock(), (), (), metrics)
+        ids = None if attempts is None else tuple(sorted(attempts))
+        with self._orders_lock:
+            self._orders[checkpoint] = Order(manifest, strict, ids)
+        return Placed(manifest, ())
+
+    def record(self, manifest: Manifest) -> None:
+        """Publish a placed checkpoint: durable for good when this returns. May be called twice.
+
+        Raises:
+            NotWholeError: An object is missing, or not what its writer put.
+            ConfigError: `strict`, and ranks disagree about a file.
+            ImmutableError: A checkpoint of that name is published.
+            LeaseLostError: Another run took over.
+        """
+        checkpoint = manifest.checkpoint
+        with self._orders_lock:
+            order = self._orders.get(checkpoint) or Order(manifest)
+        if order.manifest != manifest:
+            raise NotWholeError(f"{checkpoint} was placed again since; that is what counts")
+        self._fence()
+        staged = self._staged(checkpoint).get(checkpoint, Staged())
+        if not self._is_recorded(manifest):
+            self._publish(order, staged)
+        with self._orders_lock:
+            if self._orders.get(checkpoint) == order:
+                del self._orders[checkpoint]
+        self.bucket.delete([*staged.keys, intent_key(checkpoint)])
+
+    def manifest(self, checkpoint: str) -> Manifest | None:
+        """The manifest of a published checkpoint, or None if it is not published.
+
+        Raises:
+            DamagedError: There is one, and it cannot be read.
+        """
+        key = layout.manifest_key(checkpoint)
+        try:
+            return manifest_from_json(self.bucket.get(key), key)
+        except FileNotFoundError:
+            return None
+
+    def published(self) -> Iterator[Manifest]:
+        """All published checkpoints, in the order of their keys."""
+        with ThreadPoolExecutor(READS_COUNT) as pool:
+            for manifest in pool.map(self.manifest, self.recorded()):
+                if manifest is not None:
+                    yield manifest
+
+    def recorded(self) -> list[str]:
+        """Keys of checkpoints that have a manifest, in order, by one listing."""
+        start = layout.MANIFESTS_DIR + "/"
+        keys = [o.key for o in self.bucket.list(layout.MANIFESTS_DIR)]
+        return [k.removeprefix(start).removesuffix(".json") for k in keys if k.endswith(".json")]
+
+    def retire(self, checkpoint: str) -> None:
+        """Delete a checkpoint: published no more, and then its objects. May be called twice."""
+        self._fence()
+        with self._orders_lock:
+            self._orders.pop(checkpoint, None)
+        # If this is cut off after the manifest has gone, recovery finds the rest by this mark.
+        self.bucket.put(mark_key(checkpoint, self._new_id(), RETIRED), b"{}")
+        self.bucket.delete([layout.manifest_key(checkpoint)])
+        self._drop(checkpoint)
+
+    # After a crash
+
+    def recover(self) -> Recovery:
+        """Publish what was placed, drop what was not. For the owner of the lease only."""
+        completed, dropped = [], []
+        for checkpoint, staged in self._staged("").items():
+            self._fence()
+            if self.bucket.info(layout.manifest_key(checkpoint)) is not None:
+                self._sweep_published(checkpoint, staged)
+            elif self._finish(checkpoint, staged):
+                completed.append(checkpoint)
+                self._delete_staged(checkpoint)
+            else:
+                self._drop(checkpoint)
+                if not staged.retired():
+                    dropped.append(checkpoint)
+        self._drop_orphaned_manifests()
+        return Recovery(tuple(completed), tuple(dropped))
+
+    # Inside
+
+    def _staged(self, below: str) -> dict[str, Staged]:
+        prefix = f"{layout.STAGING_DIR}/{below}".rstrip("/")
+        return group(o.key for o in self.bucket.list(prefix))
+
+    def _is_recorded(self, manifest: Manifest) -> bool:
+        """Whether an earlier `record` of the same manifest came as far as putting it."""
+        found = self.manifest(manifest.checkpoint)
+        if found is None:
+            return False
+        if (found.owner, found.published_s) != (manifest.owner, manifest.published_s):
+            raise immutable(manifest.checkpoint)
+        return True
+
+    def _publish(self, order: Order, staged: Staged) -> None:
+        checkpoint = order.manifest.checkpoint
+        taken = [a for a in staged.sealed() if order.attempts is None or a in order.attempts]
+        parts = self._parts(checkpoint, taken)
+        union = unite(checkpoint, [part.seal for part in parts], strict=order.strict)
+        # A delete of an earlier checkpoint of that name, cut off: recovery must not go on with it.
+        self.bucket.delete([mark_key(checkpoint, a, RETIRED) for a in staged.retired()])
+        self.bucket.put(intent_key(checkpoint), order.to_json())
+        found = self._objects(checkpoint)
+        files = self._settle(checkpoint, claims(union, parts), found)
+        whole = replace(order.manifest, files=files, directories=union.directories)
+        manifest = check_names(whole)
+        named = {file.path for file in files}
+        self.bucket.delete([o.key for path, o in found.items() if path not in named])
+        self._fence()  # again: all that may have taken long
+        self._put_manifest(manifest)
+        for path, *ranks in union.conflicts:
+            message = "%s: ranks %s reported different bytes for %r; one of them is stored"
+            logger.warning(message, checkpoint, ranks, path)
+
+    def _parts(self, checkpoint: str, attempts: Collection[str]) -> list[Part]:
+        keys = [mark_key(checkpoint, attempt, SEAL) for attempt in attempts]
+        with ThreadPoolExecutor(READS_COUNT) as pool:
+            return list(pool.map(lambda key: part_from_json(self.bucket.get(key), key), keys))
+
+    def _objects(self, checkpoint: str) -> dict[str, ObjectInfo]:
+        """Path inside a checkpoint -> what is there."""
+        return {o.key.removeprefix(checkpoint + "/"): o for o in self.bucket.list(checkpoint)}
+
+    def _settle(
+        self, checkpoint: str, claimed: Mapping[str, Claims], found: Mapping[str, ObjectInfo]
+    ) -> tuple[FileEntry, ...]:
+        """The files of the whole, each compared with what the listing found."""
+        for path in claimed:
+            if path not in found:
+                raise NotWholeError(f"{checkpoint}/{path} is missing; report the checkpoint again")
+        return tuple(self._settle_one(found[path], mine) for path, mine in claimed.items())
+
+    def _settle_one(self, there: ObjectInfo, claimed: Claims) -> FileEntry:
+        return settle(there, claimed, lambda: self._digest(there))
+
+    def _digest(self, there: ObjectInfo) -> str:
+        digest = xxhash.xxh3_128()
+        for start in range(0, there.size_bytes, DIGEST_STEP_BYTES):
+            digest.update(self.bucket.get(there.key, start, DIGEST_STEP_BYTES))
+        return digest.hexdigest()
+
+    def _put_manifest(self, manifest: Manifest) -> None:
+        key = layout.manifest_key(manifest.checkpoint)
+        try:
+            self.bucket.put(key, to_json(manifest), create_only=True)
+        except PutConflictError:
+            # Whose it is tells whether only the answer to an earlier try was lost.
+            if not self._is_recorded(manifest):
+                raise
+
+    def _delete_staged(self, checkpoint: str) -> None:
+        self.bucket.delete([o.key for o in self.bucket.list(f"{layout.STAGING_DIR}/{checkpoint}")])
+
+    def _drop(self, checkpoint: str) -> None:
+        """Remove what is not published: first its objects, as staging tells that there are any."""
+        self.bucket.delete([o.key for o in self._objects(checkpoint).values()])
+        self._delete_staged(checkpoint)
+
+    def _finish(self, checkpoint: str, staged: Staged) -> bool:
+        """Do what a `record` that was cut off would have done; whether it could be done."""
+        if not staged.has_intent or staged.retired():
+            return False
+        key = intent_key(checkpoint)
+        try:
+            self._publish(order_from_json(self.bucket.get(key), key), staged)
+        except (FixCallError, DamagedError, NotWholeError) as error:
+            logger.warning("cannot finish publishing %s: %s", checkpoint, error)
+            return False
+        return True
+
+    def _sweep_published(self, checkpoint: str, staged: Staged) -> None:
+        """Remove what late writers left beside a published checkpoint."""
+        manifest = self.manifest(checkpoint)
+        if manifest is not None:
+            named = {file.path for file in manifest.files}
+            found = self._objects(checkpoint)
+            self.bucket.delete([o.key for path, o in found.items() if path not in named])
+        self.bucket.delete(staged.keys)
+
+    def _drop_orphaned_manifests(self) -> None:
+        """Forget checkpoints that someone removed by hand, so that their names can be used."""
+        recorded = self.recorded()
+        for trial in sorted({layout.parent(key) for key in recorded}):
+            there = set(self.bucket.list_dir(trial)[1])
+            for checkpoint in recorded:
+                if layout.parent(checkpoint) == trial and checkpoint not in there:
+                    manifest = self.manifest(checkpoint)
+                    if manifest is not None and manifest.files:  # else there is nothing to be there
+                        self._fence()
+                        self.bucket.delete([layout.manifest_key(checkpoint)])

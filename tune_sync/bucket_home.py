@@ -1,0 +1,290 @@
+"""`BucketHome`: an experiment whose home is a bucket. Every process writes straight to it.
+
+Bytes of an attempt go to their final keys at once, as a bucket cannot rename; what counts is the
+manifest (see `bucket_commit`). Small files are put side by side, large ones as streams.
+"""
+
+from __future__ import annotations
+
+import builtins
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO
+
+from tune_sync import bucket_lease, guard, layout
+from tune_sync.bucket_commit import BucketCommitter, final_key
+from tune_sync.bucket_streams import ObjectStream
+from tune_sync.bucket_view import BucketView
+from tune_sync.buckets.bucket import Bucket
+from tune_sync.errors import DamagedError
+from tune_sync.home import Piece
+from tune_sync.manifest import Manifest, Seal
+from tune_sync.store import Info
+
+# Small files are latency: so many requests at once bring 10,000 of them up in seconds.
+PUTS_AT_ONCE = 24
+READ_BYTES = 8 << 20
+# A single file (state, a log, an artifact) is held in memory up to this, then in a local file.
+HELD_BYTES = 16 << 20
+# A look at the lease for each of many logs would double their requests.
+FENCE_S = 5.0
+# A checkpoint that is being published is read when that is over: how long that may take.
+PUBLISHING_S = 60.0
+LOOK_S = 0.2
+
+
+class BucketHome:
+    """See `home.Home`. Methods may be called from any thread.
+
+    Args:
+        bucket: Rooted at the experiment directory.
+        owner: See `LocalHome`.
+        checkpoint_depth: See `layout.classify`.
+        clock: Monotonic seconds.
+    """
+
+    in_place = True
+
+    def __init__(
+        self, bucket: Bucket, owner: str = "", checkpoint_depth: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.bucket = bucket
+        self.store = BucketView(bucket)
+        self._owner = owner
+        self._depth = checkpoint_depth
+        self._clock = clock
+        self._looked_s = float("-inf")
+        self.committer = BucketCommitter(bucket, owner, self._fence)
+        self._streams: dict[str, ObjectStream] = {}
+        self._etags: dict[str, dict[str, str]] = {}
+        self._incoming: dict[str, IO[bytes]] = {}
+        self._over: set[str] = set()
+        self._parts = threading.Lock()
+        self._pool = ThreadPoolExecutor(PUTS_AT_ONCE, "tune_sync-bucket")
+
+    def info(self, key: str) -> Info | None:
+        """See `Home.info`."""
+        return self.store.info(key)
+
+    def list(self, key: str, recursive: bool) -> list[Info]:
+        """See `Home.list`. Empty directories of a checkpoint are in its manifest alone."""
+        if not recursive:
+            return [entry for entry in self.store.list(key) if entry.key != layout.INTERNAL_DIR]
+        place = layout.classify(key, checkpoint_depth=self._depth)
+        if place.kind is layout.Kind.CHECKPOINT:
+            return self._list_checkpoint(key, place.checkpoint)
+        found = self.store.tree(key)
+        return [e for e in found if layout.below(layout.INTERNAL_DIR, e.key) is None]
+
+    def read(self, key: str, offset_bytes: int, length_bytes: int) -> bytes | memoryview:
+        """See `Home.read`. Ranges come side by side."""
+        if length_bytes <= READ_BYTES:
+            return self.bucket.get(key, offset_bytes, length_bytes)
+        starts = range(0, length_bytes, READ_BYTES)
+        out = memoryview(bytearray(length_bytes))
+
+        def fetch(start: int) -> int:
+            wanted = min(READ_BYTES, length_bytes - start)
+            data = self.bucket.get(key, offset_bytes + start, wanted)
+            out[start : start + len(data)] = data
+            return len(data)
+
+        return out[: sum(self._pool.map(fetch, starts))]
+
+    def read_many(self, keys: Sequence[str]) -> builtins.list[bytes]:
+        """See `Home.read_many`."""
+        return list(self._pool.map(self.bucket.get, keys))
+
+    def make_dir(self, key: str) -> None:
+        """See `Home.make_dir`: a bucket has no directories, so there is nothing to make."""
+
+    def remove(self, key: str) -> None:
+        """See `Home.remove`."""
+        place = layout.classify(key, checkpoint_depth=self._depth)
+        if place.kind is layout.Kind.CHECKPOINT and not place.inner:
+            self.committer.retire(key)
+            return
+        guard.plain(key, self._depth)
+        self._fence()
+        self.bucket.delete([*(found.key for found in self.bucket.list(key)), key])
+
+    def begin(self, checkpoint: str) -> str:
+        """See `Home.begin`."""
+        self._fence()
+        return self.committer.begin(guard.checkpoint(checkpoint, self._depth))
+
+    def begin_file(self) -> str:
+        """See `Home.begin_file`. Nothing is in the bucket before `commit_file`."""
+        key = f"{layout.INCOMING_DIR}/{uuid.uuid4().hex}"
+        with self._parts:
+            # Closed by `commit_file`, or with this process.
+            self._incoming[key] = tempfile.SpooledTemporaryFile(HELD_BYTES)  # noqa: SIM115
+        return key
+
+    def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
+        """See `Home.write`. Chunks of one file come in their order."""
+        guard.staged(key)
+        file = self._incoming.get(key)
+        if file is not None:
+            file.seek(offset_bytes)
+            file.write(data)
+            return
+        stream = self._stream(key)
+        if stream.taken_bytes != offset_bytes:
+            raise DamagedError(
+                f"{key}: bytes from {offset_bytes} on came after {stream.taken_bytes}; report the "
+                "checkpoint again"
+            )
+        stream.write(data)
+
+    def write_batch(self, pieces: Sequence[Piece], data: bytes | bytearray | memoryview) -> None:
+        """See `Home.write_batch`. All arrived when it returns."""
+        view = memoryview(data)
+        self._ask_attempt(pieces[0].key)
+
+        def put(piece: Piece) -> None:
+            self._check_attempt(piece.key)
+            end = piece.offset_bytes + piece.length_bytes
+            body = bytes(view[piece.offset_bytes : end])
+            self._arrived(piece.key, self.bucket.put(final_key(piece.key), body))
+
+        for _ in self._pool.map(put, pieces):
+            pass
+
+    def link(self, source: str, target: str) -> None:
+        """See `Home.link`: a bucket has no links, so the bytes are stored twice."""
+        found = self.bucket.info(final_key(guard.staged(source)))
+        if found is None:
+            raise FileNotFoundError(source)
+        size_bytes = found.size_bytes
+        starts = range(0, size_bytes, READ_BYTES)
+        chunks = (self.bucket.get(found.key, start, READ_BYTES) for start in starts)
+        self._check_attempt(target)
+        self._arrived(target, self.bucket.put_stream(final_key(target), chunks, size_bytes))
+
+    def flush(self, key: str) -> None:
+        """See `Home.flush`: what `write_batch` and `finish` returned for is there."""
+
+    def finish(self, key: str) -> None:
+        """See `Home.finish`."""
+        with self._parts:
+            stream = self._streams.pop(key, None)
+        if stream is not None:
+            self._arrived(key, stream.finish())
+
+    def seal(self, checkpoint: str, seal: Seal) -> None:
+        """See `Home.seal`."""
+        guard.attempt(seal.attempt)
+        self._fence()
+        known = self._etags.get(layout.staged_key(checkpoint, seal.attempt), {})
+        self.committer.seal(guard.checkpoint(checkpoint, self._depth), seal, etags=dict(known))
+
+    def commit_file(self, incoming: str, key: str, durable: bool) -> None:
+        """See `Home.commit_file`. An object is always durable, and replaced whole."""
+        guard.plain(key, self._depth)
+        self._check_owner_at_times()
+        with self._parts:
+            file = self._incoming.pop(guard.incoming(incoming))
+        with file:
+            size_bytes = file.seek(0, 2)
+            file.seek(0)
+            if size_bytes <= HELD_BYTES:
+                self.bucket.put(key, file.read())
+            else:
+                self.bucket.put_stream(key, iter(lambda: file.read(READ_BYTES), b""), size_bytes)
+
+    def discard_attempt(self, checkpoint: str, attempt: str) -> None:
+        """See `Home.discard_attempt`."""
+        guard.checkpoint(checkpoint, self._depth)
+        part = layout.staged_key(checkpoint, guard.attempt(attempt))
+        with self._parts:
+            self._over.add(part)
+            self._etags.pop(part, None)
+            mine = [key for key in self._streams if guard.attempt_root(key) == part]
+            streams = [self._streams.pop(key) for key in mine]
+        for stream in streams:
+            stream.abort()
+        self.committer.discard_attempt(checkpoint, attempt)
+
+    def publish(
+        self, checkpoint: str, strict: bool, attempts: Collection[str]
+    ) -> tuple[tuple[str, int, int], ...]:
+        """See `Home.publish`."""
+        guard.checkpoint(checkpoint, self._depth)
+        placed = self.committer.place(checkpoint, strict=strict, attempts=attempts)
+        self.committer.record(placed.manifest)
+        return placed.conflicts
+
+    def published_keys(self) -> builtins.list[str]:
+        """Keys of all checkpoints that have a manifest, by one listing."""
+        return self.committer.recorded()
+
+    # Inside
+
+    def _fence(self) -> None:
+        if not self._owner:
+            return
+        where = str(getattr(self.bucket, "where", "this experiment"))
+        bucket_lease.check_owner(self.bucket, self._owner, where)
+        self._looked_s = self._clock()
+
+    def _check_owner_at_times(self) -> None:
+        if self._clock() - self._looked_s > FENCE_S:
+            self._fence()
+
+    def _list_checkpoint(self, key: str, checkpoint: str) -> builtins.list[Info]:
+        """What the manifest names: not what a late writer may have left beside that."""
+        manifest = self._manifest(checkpoint)
+        if manifest is None:
+            return self.store.tree(key)
+        found = self.store.tree(key, (f"{checkpoint}/{d}" for d in manifest.directories))
+        named = {f"{checkpoint}/{file.path}" for file in manifest.files}
+        return [entry for entry in found if entry.is_dir or entry.key in named]
+
+    def _manifest(self, checkpoint: str) -> Manifest | None:
+        """A checkpoint's manifest; waited for while it is being published."""
+        end_s = self._clock() + PUBLISHING_S
+        while True:
+            manifest = self.committer.manifest(checkpoint)
+            if manifest is not None or self._clock() > end_s:
+                return manifest
+            if not self.bucket.list(f"{layout.STAGING_DIR}/{checkpoint}"):
+                return self.committer.manifest(checkpoint)
+            time.sleep(LOOK_S)
+
+    def _stream(self, key: str) -> ObjectStream:
+        self._check_attempt(key)
+        if key not in self._streams:
+            self._ask_attempt(key)
+        with self._parts:
+            stream = self._streams.get(key)
+            if stream is None:
+                target = final_key(key)
+                stream = ObjectStream(lambda chunks: self.bucket.put_stream(target, chunks))
+                self._streams[key] = stream
+            return stream
+
+    def _check_attempt(self, key: str) -> None:
+        part = guard.attempt_root(guard.staged(key))
+        with self._parts:
+            over = part in self._over
+        if over:
+            raise FileNotFoundError(f"attempt {part} was discarded; this write came too late")
+
+    def _ask_attempt(self, key: str) -> None:
+        """`_check_attempt`, also of what other processes know."""
+        self._check_attempt(key)
+        part = guard.attempt_root(key)
+        checkpoint, attempt = part.removeprefix(layout.STAGING_DIR + "/").rsplit("/", 2)[:2]
+        self.committer.check_attempt(checkpoint, attempt)
+
+    def _arrived(self, key: str, etag: str) -> None:
+        if etag:
+            part = guard.attempt_root(key)
+            with self._parts:
+                self._etags.setdefault(part, {})[key[len(part) + 1 :]] = etag

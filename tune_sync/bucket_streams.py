@@ -1,0 +1,84 @@
+"""`ObjectStream`: one object that is written chunk by chunk, while a thread sends it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+
+# What waits for the client of the store; the client itself holds its parts.
+CHUNKS_WAITING_COUNT = 1
+# How often a writer that waits for room looks whether the upload has failed.
+LOOK_S = 0.5
+
+
+class GivenUpError(Exception):
+    """The writer gave up the object."""
+
+
+class ObjectStream:
+    """Methods may be called from one thread at a time.
+
+    Args:
+        put: Stores chunks as one object and returns its e-tag; raises what an iterator raises.
+    """
+
+    def __init__(self, put: Callable[[Iterator[bytes]], str]) -> None:
+        self._put = put
+        self._waiting: queue.Queue[bytes | None] = queue.Queue(CHUNKS_WAITING_COUNT)
+        self._given_up = threading.Event()
+        self._error: BaseException | None = None
+        self._etag = ""
+        self.taken_bytes = 0
+        self._thread = threading.Thread(target=self._send, name="tune_sync-object", daemon=True)
+        self._thread.start()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Take a chunk; waits for room. Raises what went wrong with the upload."""
+        self._add(bytes(data))
+        self.taken_bytes += len(data)
+
+    def finish(self) -> str:
+        """End the object: durable when this returns its e-tag. Raises as `write` does."""
+        self._add(None)
+        self._thread.join()
+        self._check()
+        return self._etag
+
+    def abort(self) -> None:
+        """Give the object up. Returns when nothing more is sent."""
+        self._given_up.set()
+        self._thread.join()
+
+    def _add(self, chunk: bytes | None) -> None:
+        while True:
+            self._check()
+            try:
+                self._waiting.put(chunk, timeout=LOOK_S)
+                return
+            except queue.Full:
+                continue
+
+    def _check(self) -> None:
+        if self._given_up.is_set():
+            raise GivenUpError("this upload was given up; report the checkpoint again")
+        if self._error is not None:
+            raise self._error
+
+    def _chunks(self) -> Iterator[bytes]:
+        while True:
+            if self._given_up.is_set():
+                raise GivenUpError("the upload was given up")
+            try:
+                chunk = self._waiting.get(timeout=LOOK_S)
+            except queue.Empty:
+                continue
+            if chunk is None:
+                return
+            yield chunk
+
+    def _send(self) -> None:
+        try:
+            self._etag = self._put(self._chunks())
+        except BaseException as error:
+            self._error = error

@@ -1,0 +1,149 @@
+"""A bucket through the object stores that pyarrow knows."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from tune_sync.buckets.bucket import (
+    MAX_PARTS_COUNT,
+    PART_RETRIES_COUNT,
+    Capabilities,
+    ObjectInfo,
+    check_object_key,
+    part_size_bytes,
+)
+from tune_sync.errors import ConfigError, PutConflictError
+from tune_sync.layout import INTERNAL_DIR
+
+# Whatever it is given, pyarrow sends parts of 10 MiB, of which a store takes 10,000.
+MAX_STREAM_BYTES = MAX_PARTS_COUNT * (10 << 20)
+
+
+class ArrowBucket:
+    """See `bucket.Bucket`.
+
+    pyarrow leaves an empty object in place of a directory whose last object was deleted. These are
+    no objects here, and `list_dir` names them as directories.
+
+    Args:
+        make: Makes the filesystem; given is how often it may try one request again.
+        root: Path of the root on it, which starts with the bucket.
+    """
+
+    def __init__(self, make: Callable[[int], pafs.FileSystem], root: str) -> None:
+        self._make = make
+        self._root = root.rstrip("/")
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """A new client, with the credentials of now."""
+        self._fs = self._make(0)
+        self._streams = self._make(PART_RETRIES_COUNT)
+
+    def check(self) -> None:
+        """See `Client.check`."""
+        bucket = self._root.partition("/")[0]
+        if self._fs.get_file_info(bucket).type == pafs.FileType.NotFound:
+            raise ConfigError(f"bucket {bucket} does not exist: create it, or correct upload_dir")
+        self.list_dir(INTERNAL_DIR)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `Bucket.capabilities`."""
+        return Capabilities(conditional_put=False, etags=False)
+
+    def info(self, key: str) -> ObjectInfo | None:
+        """See `Bucket.info`."""
+        found = self._fs.get_file_info(self._path(key))
+        return self._object(found) if found.type == pafs.FileType.File else None
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        """See `Bucket.list`."""
+        return [self._object(f) for f in self._select(prefix, True) if _is_object(f)]
+
+    def list_dir(self, prefix: str) -> tuple[builtins.list[ObjectInfo], builtins.list[str]]:
+        """See `Bucket.list_dir`."""
+        found = self._select(prefix, False)
+        directories = [self._key(f.path) for f in found if f.type == pafs.FileType.Directory]
+        return [self._object(f) for f in found if _is_object(f)], directories
+
+    def get(self, key: str, offset_bytes: int = 0, length_bytes: int | None = None) -> bytes:
+        """See `Bucket.get`."""
+        with self._fs.open_input_file(self._path(key)) as file:
+            size_bytes = file.size()
+            if offset_bytes >= size_bytes:
+                return b""
+            left = size_bytes - offset_bytes
+            file.seek(offset_bytes)
+            data: bytes = file.read(left if length_bytes is None else min(length_bytes, left))
+            return data
+
+    def put(self, key: str, data: bytes, *, create_only: bool = False, if_match: str = "") -> str:
+        """See `Bucket.put`."""
+        if create_only and self.info(key) is not None:
+            raise PutConflictError(f"{key} exists: another writer was first")
+        with self._fs.open_output_stream(self._path(key)) as stream:
+            stream.write(data)
+        return ""
+
+    def put_stream(
+        self, key: str, chunks: Iterable[bytes | memoryview], size_bytes: int | None = None
+    ) -> str:
+        """See `Bucket.put_stream`."""
+        path = self._path(key)
+        if size_bytes is not None and size_bytes > MAX_STREAM_BYTES:
+            raise ConfigError(
+                f"{key} is larger than the {MAX_STREAM_BYTES} bytes that pyarrow can send as one "
+                'object: pip install "tune-sync[s3]"'
+            )
+        stream = self._streams.open_output_stream(path, buffer_size=part_size_bytes(size_bytes))
+        try:
+            for chunk in chunks:
+                stream.write(chunk)
+        except BaseException:
+            # A stream of pyarrow cannot be given up: it completes when it is dropped.
+            self._take_back(stream, path)
+            raise
+        stream.close()
+        return ""
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """See `Bucket.delete`."""
+        for key in keys:
+            try:
+                self._fs.delete_file(self._path(key))
+            except FileNotFoundError:
+                continue
+
+    def _take_back(self, stream: Any, path: str) -> None:
+        try:
+            stream.close()
+            self._fs.delete_file(path)
+        except Exception:
+            return  # no seal names it: nobody takes it for whole
+
+    def _select(self, prefix: str, recursive: bool) -> builtins.list[pafs.FileInfo]:
+        base = self._path(prefix)
+        selector = pafs.FileSelector(base, allow_not_found=True, recursive=recursive)
+        found = self._fs.get_file_info(selector)
+        return sorted(found, key=lambda f: str(f.path))
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{check_object_key(key)}" if key else self._root
+
+    def _key(self, path: str) -> str:
+        return path.strip("/").removeprefix(self._root.strip("/")).strip("/")
+
+    def _object(self, found: pafs.FileInfo) -> ObjectInfo:
+        modified = found.mtime_ns
+        return ObjectInfo(
+            self._key(found.path), found.size or 0, modified / 1e9 if modified else 0.0
+        )
+
+
+def _is_object(found: pafs.FileInfo) -> bool:
+    return bool(found.type == pafs.FileType.File)

@@ -1,0 +1,201 @@
+"""Makes the client of a bucket: picks the library, and sets its time limits.
+
+obstore is taken where it is installed: it knows conditional puts, its memory is bounded, and it
+is the fastest with many small files and with downloads. pyarrow is always there, and reads the
+profiles of AWS. Everything else goes through fsspec.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from tune_sync.buckets.arrow_bucket import ArrowBucket
+from tune_sync.buckets.environment import aws_environment
+from tune_sync.buckets.fsspec_bucket import FsspecBucket
+from tune_sync.buckets.obstore_bucket import ObstoreBucket
+from tune_sync.buckets.retry import Client
+from tune_sync.buckets.url import BucketUrl
+from tune_sync.errors import ConfigError
+
+# pyarrow's own is 3 s, which a part of 16 MiB does not meet on a line below 40 Mbit/s.
+REQUEST_TIMEOUT_S = 300.0
+CONNECT_TIMEOUT_S = 10.0
+# A part of a stream is tried again at most so long.
+PART_RETRY_S = 120
+
+ENGINES = ("obstore", "pyarrow", "fsspec")
+OWN_OPTIONS = ("request_timeout_s", "connect_timeout_s", "engine")
+S3_OPTIONS = ("key", "secret", "token", "endpoint_url", "region", "anon", *OWN_OPTIONS)
+_PACKAGES = {"s3": "s3", "gs": "gcs", "abfs": "azure"}
+
+# The runtime of obstore does not live on in a forked process, and calls then wait for ever.
+_obstore_pid = 0
+
+
+def make_client(url: BucketUrl, options: Mapping[str, Any]) -> Client:
+    """A client for `url`, made now.
+
+    Args:
+        url: The root.
+        options: `SyncConfig.storage_options`.
+
+    Raises:
+        ConfigError: A library or an option is missing or unknown.
+    """
+    engine = options.get("engine", ENGINES[0])
+    if engine not in ENGINES:
+        raise ConfigError(f"storage_options engine={engine!r}: known are {', '.join(ENGINES)}")
+    if url.scheme == "s3":
+        return _s3(url, options)
+    if url.scheme in ("gs", "abfs") and _may_use_obstore(options):
+        return ObstoreBucket(lambda retries: _obstore_store(url, options, retries))
+    return _fsspec(url, options)
+
+
+def _s3(url: BucketUrl, options: Mapping[str, Any]) -> Client:
+    unknown = sorted(set(options) - set(S3_OPTIONS))
+    if unknown:
+        raise ConfigError(
+            f"storage_options {', '.join(unknown)} of {url}: known are {', '.join(S3_OPTIONS)}"
+        )
+    if options.get("engine") == "fsspec":
+        return _fsspec(url, _s3fs_options(options))
+    # obstore reads no profiles, but can ask boto3; pyarrow reads them itself.
+    profile = aws_environment().has_profile and not options.get("key")
+    if (not profile or _is_installed("boto3")) and _may_use_obstore(options):
+        return ObstoreBucket(lambda retries: _obstore_s3(url, options, profile, retries))
+    return ArrowBucket(lambda retries: _arrow_s3(options, retries), url.path)
+
+
+def _is_installed(library: str) -> bool:
+    return importlib.util.find_spec(library) is not None
+
+
+def _may_use_obstore(options: Mapping[str, Any]) -> bool:
+    global _obstore_pid
+    wanted = options.get("engine", "obstore") == "obstore"
+    if wanted and "engine" in options and not _is_installed("obstore"):
+        raise ConfigError('engine "obstore" is not installed: pip install "tune-sync[s3]"')
+    if not wanted or not _is_installed("obstore"):
+        return False
+    _obstore_pid = _obstore_pid or os.getpid()
+    return _obstore_pid == os.getpid()
+
+
+def _timeouts(options: Mapping[str, Any]) -> tuple[float, float]:
+    return (
+        float(options.get("request_timeout_s", REQUEST_TIMEOUT_S)),
+        float(options.get("connect_timeout_s", CONNECT_TIMEOUT_S)),
+    )
+
+
+def _obstore_settings(options: Mapping[str, Any], retries_count: int) -> dict[str, Any]:
+    request_s, connect_s = _timeouts(options)
+    return {
+        "client_options": {
+            "allow_http": True, "timeout": timedelta(seconds=request_s),
+            "connect_timeout": timedelta(seconds=connect_s),
+        },
+        "retry_config": {
+            "max_retries": retries_count, "retry_timeout": timedelta(seconds=PART_RETRY_S),
+        },
+    }  # fmt: skip
+
+
+def _profile_credentials() -> Any:
+    return importlib.import_module("obstore.auth.boto3").Boto3CredentialProvider()
+
+
+def _obstore_class(name: str) -> Any:
+    return getattr(importlib.import_module("obstore.store"), name)
+
+
+def _obstore_s3(
+    url: BucketUrl, options: Mapping[str, Any], profile: bool, retries_count: int
+) -> Any:
+    env = aws_environment()
+    wanted = {
+        "endpoint": options.get("endpoint_url") or env.endpoint_url,
+        "region": options.get("region") or env.region or "us-east-1",
+        "access_key_id": options.get("key"),
+        "secret_access_key": options.get("secret"),
+        "session_token": options.get("token"),
+        "skip_signature": options.get("anon"),
+        "credential_provider": _profile_credentials() if profile else None,
+    }
+    given = {name: value for name, value in wanted.items() if value}
+    settings = _obstore_settings(options, retries_count)
+    return _obstore_class("S3Store")(url.bucket, prefix=url.prefix or None, **given, **settings)
+
+
+def _obstore_store(url: BucketUrl, options: Mapping[str, Any], retries_count: int) -> Any:
+    given = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
+    kind = _obstore_class("GCSStore" if url.scheme == "gs" else "AzureStore")
+    settings = _obstore_settings(options, retries_count)
+    return kind(url.bucket, prefix=url.prefix or None, **given, **settings)
+
+
+def _arrow_s3(options: Mapping[str, Any], retries_count: int) -> pafs.FileSystem:
+    env = aws_environment()
+    request_s, connect_s = _timeouts(options)
+    wanted = {
+        "endpoint_override": options.get("endpoint_url") or env.endpoint_url,
+        "region": options.get("region") or env.region,
+        "access_key": options.get("key"),
+        "secret_key": options.get("secret"),
+        "session_token": options.get("token"),
+        "anonymous": options.get("anon"),
+    }
+    given = {name: value for name, value in wanted.items() if value}
+    try:
+        retry = pafs.AwsStandardS3RetryStrategy(max_attempts=1 + retries_count)
+    except ImportError as error:
+        raise ConfigError(
+            f'this pyarrow cannot reach s3:// ({error}): pip install "tune-sync[s3]"'
+        ) from error
+    return pafs.S3FileSystem(
+        **given, request_timeout=request_s, connect_timeout=connect_s,
+        # What it writes in the background it first keeps: a whole file, if the store is slow.
+        background_writes=False,
+        retry_strategy=retry,
+    )  # fmt: skip
+
+
+def _s3fs_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    env = aws_environment()
+    request_s, connect_s = _timeouts(options)
+    region, endpoint_url = options.get("region") or env.region, env.endpoint_url
+    given = {"endpoint_url": endpoint_url} if endpoint_url else {}
+    given |= {name: value for name, value in options.items() if name != "region"}
+    return {
+        **given, "client_kwargs": {"region_name": region} if region else {},
+        "config_kwargs": {"connect_timeout": connect_s, "read_timeout": request_s},
+    }  # fmt: skip
+
+
+def _fsspec(url: BucketUrl, options: Mapping[str, Any]) -> Client:
+    import fsspec
+
+    given = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
+    try:
+        fsspec.get_filesystem_class(url.scheme)
+    except (ImportError, ValueError) as error:
+        extra = _PACKAGES.get(url.scheme)
+        hint = f'pip install "tune-sync[{extra}]"' if extra else str(error)
+        raise ConfigError(f"{url}: no library for {url.scheme}:// is installed: {hint}") from error
+
+    def make() -> Any:
+        # What another process wrote has to be seen: no listings are kept, no instance is shared.
+        # Only one that lives in memory is nothing but what is kept.
+        apart = {} if url.scheme == "memory" else {"skip_instance_cache": True}
+        return fsspec.filesystem(url.scheme, use_listings_cache=False, **apart, **given)
+
+    root = f"/{url.path}" if url.scheme in ("memory", "file") else url.path
+    return FsspecBucket(make, root, makes_dirs=url.scheme in ("memory", "file", "hdfs"))

@@ -1,0 +1,188 @@
+"""What libraries of object stores raise, as the errors of tune_sync. The only such mapping."""
+
+from __future__ import annotations
+
+import errno
+import re
+from dataclasses import dataclass
+
+from tune_sync.errors import (
+    ConfigError,
+    FixCallError,
+    PutConflictError,
+    StoreDeniedError,
+    StoreError,
+    StoreFullError,
+    StoreUnreachableError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    words: re.Pattern[str]
+    error: type[Exception]
+    advice: str
+    transient: bool = False
+
+
+def _kind(words: str, error: type[Exception], advice: str, *, transient: bool = False) -> _Kind:
+    return _Kind(re.compile(words, re.IGNORECASE), error, advice, transient)
+
+
+_MISSING_BUCKET = _kind(
+    "NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist|Bucket not found|ContainerNotFound|"
+    "container does not exist",
+    ConfigError, "create the bucket, or correct upload_dir",
+)  # fmt: skip
+_OPTION = _kind("", ConfigError, "correct storage_options")
+_CONFLICT = _kind("", PutConflictError, "another writer was first")
+_DENIED = _kind(
+    r"AccessDenied|ACCESS_DENIED|Access Denied|PermissionDenied|\b403\b|Forbidden|"
+    "lacked the necessary privileges|AllAccessDisabled|AuthorizationPermissionMismatch",
+    StoreDeniedError,
+    "these credentials may not do that: reading, writing, listing and deleting are needed",
+)
+_FULL = _kind(
+    "QuotaExceeded|InsufficientStorage|EntityQuota", StoreFullError, "make room, then retry"
+)
+_UNREACHABLE = _kind(
+    r"timed? ?-?out|TIMEOUT|deadline|\b50[0234]\b|InternalError|INTERNAL_FAILURE|"
+    r"ServiceUnavailable|SERVICE_UNAVAILABLE|NETWORK_CONNECTION|connection|connect|"
+    r"error sending request|error decoding response|incomplete|broken pipe|reset by peer|"
+    r"dns|resolve host|unreachable|curlCode",
+    StoreUnreachableError,
+    "is the endpoint right, and the network up? A slow store needs "
+    "storage_options={'request_timeout_s': ...}",
+    transient=True,
+)
+
+# The first that matches counts. Words are error codes of S3, Google and Azure as the libraries
+# print them: with and without blanks, as Arrow writes ACCESS_DENIED for AccessDenied.
+_KINDS = (
+    _MISSING_BUCKET,
+    _kind(
+        "PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|301 Moved",
+        ConfigError,
+        "the bucket is in another region: set AWS_REGION, or storage_options={'region': ...}",
+    ),
+    _kind(
+        "InvalidPart|EntityTooLarge|EntityTooSmall", OSError,
+        "the store refused the size of a part; this is an error of tune_sync",
+    ),
+    _kind(
+        "ExpiredToken|TokenExpired|EXPIRED_TOKEN|token.{0,20}expired|RequestExpired",
+        StoreDeniedError, "the credentials have expired: renew them",
+    ),
+    _kind(
+        "RequestTimeTooSkewed|REQUEST_TIME_TOO_SKEWED",
+        StoreDeniedError, "the clock of this node is wrong: set it",
+    ),
+    _kind(
+        r"InvalidAccessKey|SignatureDoesNotMatch|SIGNATURE_DOES_NOT_MATCH|INVALID_ACCESS_KEY|"
+        r"InvalidClientTokenId|INVALID_CLIENT_TOKEN|UNRECOGNIZED_CLIENT|Unauthenticated|\b401\b|"
+        r"NoCredentials|Unable to locate credentials|InvalidToken|INVALID_SECURITY_TOKEN|"
+        r"MissingAuthenticationToken|MISSING_AUTHENTICATION_TOKEN|169\.254\.169\.254|"
+        r"access key ID you provided|request signature we calculated",
+        StoreDeniedError, "the credentials are missing or wrong: check them on this node",
+    ),
+    _DENIED,
+    _FULL,
+    _kind(
+        r"SlowDown|SLOW_DOWN|TooManyRequests|\b429\b|rateLimitExceeded|ServerBusy|Throttl",
+        StoreUnreachableError, "the store asks for fewer requests", transient=True,
+    ),
+    _UNREACHABLE,
+)  # fmt: skip
+
+# Classes of obstore, which has no bases for them outside its own.
+_CONFLICT_NAMES = ("AlreadyExistsError", "PreconditionError")
+_CODE = re.compile(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", re.DOTALL)
+_STATUS = re.compile(r"status code: (\d+ [A-Za-z ]+)")
+_ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+# What may hold any word, as it is a name of the user's or a setting of ours.
+_NAMES = re.compile(
+    r"max_retries: \d+|retry_timeout: \S+|https?://(?!169\.254)\S+|for path .*?: |"
+    r"""'[^']*'|"[^"]*\""""
+)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same request may work in a moment."""
+    if isinstance(error, StoreUnreachableError):
+        return True
+    kind = None if isinstance(error, (FixCallError, StoreError)) else _find(error)
+    return kind is not None and kind.transient
+
+
+def is_denied(error: BaseException) -> bool:
+    """Whether new credentials may help."""
+    if isinstance(error, (FixCallError, StoreError)):
+        return isinstance(error, StoreDeniedError)
+    kind = _find(error)
+    return kind is not None and kind.error is StoreDeniedError
+
+
+def as_store_error(error: Exception, doing: str) -> Exception:
+    """The error to raise for what a library raised.
+
+    Args:
+        error: From the library.
+        doing: The operation and the place, for the message.
+    """
+    if isinstance(error, (FixCallError, StoreError)):
+        return error
+    kind = _find(error)
+    if kind is not None:
+        return kind.error(f"{doing}: {_brief(error)}; {kind.advice}")
+    if isinstance(error, _ABSENT):
+        return FileNotFoundError(f"{doing}: there is no such object")
+    if isinstance(error, (TypeError, ValueError)):
+        return error
+    return OSError(f"{doing}: {_brief(error)}")
+
+
+def _find(error: BaseException) -> _Kind | None:
+    if type(error).__name__ in _CONFLICT_NAMES:
+        return _CONFLICT
+    if type(error).__name__ == "UnknownConfigurationKeyError":
+        return _OPTION
+    signature = _signature(error)
+    if isinstance(error, _ABSENT):
+        return _MISSING_BUCKET if _MISSING_BUCKET.words.search(signature) else None
+    if isinstance(error, OSError) and error.errno in _FULL_ERRNOS:
+        return _FULL
+    named = next((kind for kind in _KINDS if kind.words.search(signature)), None)
+    return named or _by_class(error)
+
+
+def _by_class(error: BaseException) -> _Kind | None:
+    if isinstance(error, PermissionError):
+        return _DENIED
+    return _UNREACHABLE if isinstance(error, (ConnectionError, TimeoutError)) else None
+
+
+def _signature(error: BaseException) -> str:
+    """Codes and words of the library or the store, without names of objects."""
+    text = _own_words(error)
+    code = _CODE.search(text)
+    if code:
+        status = _STATUS.search(text)
+        text = f"{code[1]} {status[1] if status else ''}"
+    elif "AWS Error" in text:
+        text = text[text.index("AWS Error") :]
+    return f"{type(error).__name__}: {_NAMES.sub(' ', text)}"
+
+
+def _own_words(error: BaseException) -> str:
+    """Without what obstore adds for its own debugging."""
+    return str(error).partition("Debug source:")[0]
+
+
+def _brief(error: BaseException) -> str:
+    """One line."""
+    text = _own_words(error)
+    code = _CODE.search(text)
+    if code:
+        return f"{code[1]}: {code[2]}".rstrip(".")
+    return " ".join(text.split())[:300].rstrip(":") or type(error).__name__

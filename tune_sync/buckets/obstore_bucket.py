@@ -1,0 +1,134 @@
+"""A bucket through `obstore`: S3, Google, Azure, with conditional puts and ranged reads."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from tune_sync.buckets.bucket import (
+    PART_RETRIES_COUNT,
+    Capabilities,
+    ObjectInfo,
+    check_object_key,
+    part_size_bytes,
+)
+from tune_sync.layout import INTERNAL_DIR
+
+# Bytes that one upload has under way at most; its parts share them.
+IN_FLIGHT_BYTES = 64 << 20
+# So many S3 takes in one request.
+DELETES_COUNT = 1000
+
+
+class ObstoreBucket:
+    """See `bucket.Bucket`.
+
+    Args:
+        make: Makes the store of `obstore`, rooted; given is how often it may try one request again.
+    """
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        import obstore
+
+        self._obstore: Any = obstore
+        self._make = make
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """A new client, with the credentials of now."""
+        self._store = self._make(0)
+        self._streams = self._make(PART_RETRIES_COUNT)
+
+    def check(self) -> None:
+        """See `Client.check`. A listing: for a single object no library says what is missing."""
+        self.list_dir(INTERNAL_DIR)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `Bucket.capabilities`."""
+        return Capabilities(conditional_put=True, etags=True)
+
+    def info(self, key: str) -> ObjectInfo | None:
+        """See `Bucket.info`."""
+        try:
+            return _as_info(self._obstore.head(self._store, check_object_key(key)))
+        except FileNotFoundError:
+            return None
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        """See `Bucket.list`."""
+        batches = self._obstore.list(self._store, prefix=check_object_key(prefix) or None)
+        return self._objects(entry for batch in batches for entry in batch)
+
+    def list_dir(self, prefix: str) -> tuple[builtins.list[ObjectInfo], builtins.list[str]]:
+        """See `Bucket.list_dir`."""
+        found = self._obstore.list_with_delimiter(self._store, check_object_key(prefix) or None)
+        directories = sorted(str(key) for key in found["common_prefixes"])
+        return self._objects(found["objects"]), directories
+
+    def get(self, key: str, offset_bytes: int = 0, length_bytes: int | None = None) -> bytes:
+        """See `Bucket.get`."""
+        check_object_key(key)
+        if not offset_bytes and length_bytes is None:
+            return bytes(self._obstore.get(self._store, key).bytes())
+        found = self._obstore.head(self._store, key)  # a range beyond the end is an error there
+        left = found["size"] - offset_bytes
+        length_bytes = left if length_bytes is None else min(length_bytes, left)
+        if length_bytes <= 0:
+            return b""
+        data = self._obstore.get_range(self._store, key, start=offset_bytes, length=length_bytes)
+        return bytes(data)
+
+    def put(self, key: str, data: bytes, *, create_only: bool = False, if_match: str = "") -> str:
+        """See `Bucket.put`."""
+        mode: Any = {"e_tag": if_match} if if_match else "create" if create_only else "overwrite"
+        stored = self._obstore.put(
+            self._store, check_object_key(key), bytes(data), mode=mode, use_multipart=False
+        )
+        return str(stored["e_tag"] or "")
+
+    def put_stream(
+        self, key: str, chunks: Iterable[bytes | memoryview], size_bytes: int | None = None
+    ) -> str:
+        """See `Bucket.put_stream`."""
+        part_bytes = part_size_bytes(size_bytes)
+        stored = self._obstore.put(
+            self._streams, check_object_key(key), _owned(chunks), use_multipart=True,
+            chunk_size=part_bytes, max_concurrency=max(1, IN_FLIGHT_BYTES // part_bytes),
+        )  # fmt: skip
+        return str(stored["e_tag"] or "")
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """See `Bucket.delete`."""
+        names = [check_object_key(key) for key in keys]
+        for start in range(0, len(names), DELETES_COUNT):
+            some = names[start : start + DELETES_COUNT]
+            try:
+                self._obstore.delete(self._store, some)
+            except FileNotFoundError:  # from stores that delete one by one; the rest is still there
+                self._delete_each(some)
+
+    def _objects(self, entries: Iterable[Any]) -> builtins.list[ObjectInfo]:
+        """Without the empty objects that other tools put in place of directories, as `dir/`.
+
+        obstore lists these as `dir`. Only a look at the name itself tells them from a file.
+        """
+        found = {entry["path"]: _as_info(entry) for entry in entries}
+        return [o for key, o in sorted(found.items()) if o.size_bytes or self.info(key) is not None]
+
+    def _delete_each(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            with suppress(FileNotFoundError):
+                self._obstore.delete(self._store, key)
+
+
+def _owned(chunks: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    return (bytes(chunk) for chunk in chunks)
+
+
+def _as_info(entry: Any) -> ObjectInfo:
+    return ObjectInfo(
+        entry["path"], entry["size"], entry["last_modified"].timestamp(), entry["e_tag"] or ""
+    )

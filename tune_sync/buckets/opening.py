@@ -1,0 +1,52 @@
+"""`open_bucket`: the bucket of a URL, as every user of buckets gets it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from tune_sync.buckets.engines import make_client
+from tune_sync.buckets.retry import Retry, RetryBucket
+from tune_sync.buckets.url import BucketUrl
+
+PROBE_KEY = ".tune_sync-probe"
+# What is wrong with a place should be told within seconds: a check tries only twice.
+CHECK_TRIES_COUNT = 2
+
+
+def open_bucket(
+    url: BucketUrl, options: Mapping[str, Any] | None = None, retry: Retry | None = None
+) -> RetryBucket:
+    """The bucket of `url`. No request is made.
+
+    Args:
+        url: The root; keys are relative to it.
+        options: `SyncConfig.storage_options`.
+        retry: How often a request is tried.
+    """
+    given = dict(options or {})
+    return RetryBucket(lambda: make_client(url, given), str(url), retry)
+
+
+def check_bucket(url: BucketUrl, options: Mapping[str, Any] | None, *, write: bool) -> None:
+    """Look whether a bucket can be used, with as few requests as that takes.
+
+    Args:
+        url: The root.
+        options: `SyncConfig.storage_options`.
+        write: Put and delete an object as well.
+
+    Raises:
+        ConfigError: No such bucket, another region, a missing library.
+        StoreDeniedError: No permission, or no valid credentials.
+        StoreUnreachableError: It does not answer.
+    """
+    quick = dict(options or {})
+    quick.setdefault("request_timeout_s", 20.0)
+    bucket = open_bucket(url, quick, Retry(CHECK_TRIES_COUNT))
+    bucket.check()
+    if write:
+        probe = f"{PROBE_KEY}-{uuid.uuid4().hex}"
+        bucket.put(probe, b"")
+        bucket.delete([probe])

@@ -1,0 +1,205 @@
+"""`RetryBucket`: the only retries of buckets, their errors, and one client a process."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from tune_sync.buckets.bucket import Bucket, Capabilities, ObjectInfo
+from tune_sync.buckets.failures import as_store_error, is_denied, is_transient
+from tune_sync.errors import PutConflictError
+
+T = TypeVar("T")
+
+# Six tries over about ten seconds: an outage of that length is seen through, a store that is
+# gone is told within a minute, whatever each try waits for.
+DEFAULT_TRIES_COUNT = 6
+FIRST_PAUSE_S = 0.3
+LONGEST_PAUSE_S = 10.0
+
+
+class Client(Bucket, Protocol):
+    """A bucket of one library, with a client in it."""
+
+    def rebuild(self) -> None:
+        """Make the client anew, with the credentials of now."""
+
+    def check(self) -> None:
+        """Raise unless the bucket is there and can be listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often and how long.
+
+    Attributes:
+        tries_count: At most so many tries of one request.
+        sleep: Waits for seconds.
+        dice: From 0 to 1, for the jitter.
+    """
+
+    tries_count: int = DEFAULT_TRIES_COUNT
+    sleep: Callable[[float], None] = time.sleep
+    dice: Callable[[], float] = random.random
+
+    def pause_s(self, tried_count: int) -> float:
+        """Seconds to wait after so many tries: they double, and half of each is random."""
+        longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (tried_count - 1))
+        return longest * (0.5 + 0.5 * self.dice())
+
+
+class RetryBucket:
+    """See `bucket.Bucket`. Tries again what may work in a moment; maps errors.
+
+    A client is made when it is first used, and again in a process that was forked.
+
+    Args:
+        make: Makes the client.
+        where: The bucket's URL, for messages.
+        retry: How often.
+    """
+
+    def __init__(self, make: Callable[[], Client], where: str, retry: Retry | None = None) -> None:
+        self._make = make
+        self._where = where
+        self._retry = retry or Retry()
+        # By process id. A client of the process that this one was forked from is kept, not used:
+        # its threads are not here, and its end would wait for them.
+        self._clients: dict[int, Client] = {}
+
+    @property
+    def where(self) -> str:
+        """The bucket's URL."""
+        return self._where
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `Bucket.capabilities`."""
+        return self._here().capabilities
+
+    def info(self, key: str) -> ObjectInfo | None:
+        """See `Bucket.info`."""
+        return self._do(f"look at {key}", lambda c: c.info(key))
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        """See `Bucket.list`."""
+        return self._do(f"list {prefix}", lambda c: c.list(prefix))
+
+    def list_dir(self, prefix: str) -> tuple[builtins.list[ObjectInfo], builtins.list[str]]:
+        """See `Bucket.list_dir`."""
+        return self._do(f"list {prefix}", lambda c: c.list_dir(prefix))
+
+    def get(self, key: str, offset_bytes: int = 0, length_bytes: int | None = None) -> bytes:
+        """See `Bucket.get`."""
+        return self._do(f"read {key}", lambda c: c.get(key, offset_bytes, length_bytes))
+
+    def put(self, key: str, data: bytes, *, create_only: bool = False, if_match: str = "") -> str:
+        """See `Bucket.put`. A conflict with an earlier try of this very call is none."""
+        tries_count = 0
+
+        def act(client: Client) -> str:
+            nonlocal tries_count
+            tries_count += 1
+            try:
+                return client.put(key, data, create_only=create_only, if_match=if_match)
+            except Exception as error:
+                mapped = as_store_error(error, f"put {key}")
+                if not isinstance(mapped, PutConflictError) or tries_count == 1:
+                    raise
+                found = client.info(key)
+                if found is None or client.get(key) != bytes(data):
+                    raise
+                return found.etag
+
+        return self._do(f"put {key}", act)
+
+    def put_stream(
+        self, key: str, chunks: Iterable[bytes | memoryview], size_bytes: int | None = None
+    ) -> str:
+        """See `Bucket.put_stream`. Once bytes were taken, only the client tries parts again."""
+        source = _Source(chunks)
+        client = self._here()
+        try:
+            return client.put_stream(key, source, size_bytes)
+        except Exception as error:
+            if source.error is not None:
+                raise source.error from None
+            if is_denied(error):  # the next stream shall have the credentials of then
+                self._rebuild()
+            raise self._mapped(error, f"put {key}") from error
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """See `Bucket.delete`."""
+        if keys:
+            self._do(f"delete {keys[0]}", lambda c: c.delete(keys))
+
+    def check(self) -> None:
+        """Look whether the bucket is there and can be listed.
+
+        Raises:
+            ConfigError: No such bucket, another region, a missing library.
+            StoreDeniedError: No permission, or no valid credentials.
+            StoreUnreachableError: It does not answer.
+        """
+        self._do("open the bucket", lambda c: c.check())
+
+    def _here(self) -> Client:
+        pid = os.getpid()
+        client = self._clients.get(pid)
+        if client is None:
+            # Without a lock: one that a fork copied while it was held would never be free again.
+            # Of two made at once, one is used.
+            client = self._clients.setdefault(pid, self._made())
+        return client
+
+    def _made(self) -> Client:
+        try:
+            return self._make()
+        except Exception as error:
+            raise self._mapped(error, "open the bucket") from error
+
+    def _do(self, doing: str, act: Callable[[Client], T]) -> T:
+        rebuilt = False
+        tried_count = 0
+        while True:
+            try:
+                return act(self._here())
+            except Exception as error:
+                tried_count += 1
+                again = is_transient(error) and tried_count < self._retry.tries_count
+                if is_denied(error) and not rebuilt:  # credentials may have been renewed
+                    rebuilt = True
+                    self._rebuild()
+                elif again:
+                    self._retry.sleep(self._retry.pause_s(tried_count))
+                else:
+                    raise self._mapped(error, doing) from error
+
+    def _rebuild(self) -> None:
+        try:
+            self._here().rebuild()
+        except Exception as error:
+            raise self._mapped(error, "open the bucket") from error
+
+    def _mapped(self, error: Exception, doing: str) -> Exception:
+        return as_store_error(error, f"{self._where}: cannot {doing}")
+
+
+class _Source:
+    """Chunks to put, and what their origin raised: that is no error of the store."""
+
+    def __init__(self, chunks: Iterable[bytes | memoryview]) -> None:
+        self._chunks = chunks
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        try:
+            yield from self._chunks
+        except Exception as error:
+            self.error = error
+            raise

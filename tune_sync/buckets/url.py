@@ -1,0 +1,64 @@
+"""Where a bucket is: its URL as data. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tune_sync.errors import ConfigError
+
+# The same store under several names.
+_SAME = {
+    "s3a": "s3", "s3n": "s3", "gcs": "gs", "az": "abfs", "abfss": "abfs", "adl": "abfs",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BucketUrl:
+    """A root in an object store.
+
+    Attributes:
+        scheme: "s3", "gs", "abfs", or a protocol of fsspec.
+        path: "bucket/path", without a slash at either end.
+    """
+
+    scheme: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.path}"
+
+    @property
+    def bucket(self) -> str:
+        """The part before the first slash."""
+        return self.path.partition("/")[0]
+
+    @property
+    def prefix(self) -> str:
+        """The part after it."""
+        return self.path.partition("/")[2]
+
+
+def is_bucket_url(text: str) -> bool:
+    """Whether `text` is the URL of something else than a directory."""
+    scheme, mark, _ = text.partition("://")
+    return bool(mark) and len(scheme) > 1 and scheme not in ("file", "local")
+
+
+def parse_bucket_url(text: str) -> BucketUrl:
+    """Read a URL.
+
+    Raises:
+        ConfigError: It has no scheme or no bucket, or it has a query.
+    """
+    scheme, _, path = text.partition("://")
+    path = path.strip("/")
+    if not is_bucket_url(text) or not path:
+        raise ConfigError(f"{text!r}: a URL such as s3://bucket/path is needed")
+    if "?" in path or "@" in path.partition("/")[0]:
+        raise ConfigError(
+            f"{scheme}://…: settings and secrets do not belong into the URL, which is stored; use "
+            "storage_options, or the environment (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …)"
+        )
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        raise ConfigError(f"{text!r}: empty parts, '.' and '..' cannot be part of the path")
+    return BucketUrl(_SAME.get(scheme, scheme), path)

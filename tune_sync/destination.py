@@ -1,0 +1,81 @@
+"""Where results go, from what users set: a directory of the driver's node, a shared one, a bucket.
+
+Pure but for the home directory, variables and the working directory, which paths may name.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from tune_sync.buckets.url import is_bucket_url, parse_bucket_url
+from tune_sync.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A storage path.
+
+    Attributes:
+        path: What Ray calls the storage path: an absolute path, or "bucket/path".
+        scheme: Of the bucket; "" for a directory.
+    """
+
+    path: str
+    scheme: str = ""
+
+
+def resolve_destination(upload_dir: Any, storage_path: Any) -> Destination:
+    """Where a new run's results go.
+
+    Raises:
+        ConfigError: The two contradict each other, or one cannot work.
+    """
+    if upload_dir is None:
+        return Destination(resolve_storage_path(storage_path))
+    found = parse_destination(upload_dir)
+    if storage_path is not None and not _is_same(storage_path, found):
+        raise ConfigError(
+            f"storage_path={str(storage_path)!r} beside upload_dir={str(upload_dir)!r}: results "
+            "go to one place; leave storage_path out"
+        )
+    return found
+
+
+def parse_destination(place: Any) -> Destination:
+    """A URL of a bucket, or a path. Raises ConfigError if it is neither."""
+    text = os.fspath(place)
+    if is_bucket_url(text):
+        url = parse_bucket_url(text)
+        return Destination(url.path, url.scheme)
+    return Destination(resolve_storage_path(text.replace("local://", "file://", 1)))
+
+
+def resolve_storage_path(path: str | os.PathLike[str] | None) -> str:
+    """A local directory, absolute: `~`, `$VARIABLES`, `file://` and relative paths resolved.
+
+    Raises:
+        ConfigError: A URL of another kind.
+    """
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        raise ConfigError(f"storage_path={path!r}: a path is needed")
+    text = os.fspath(path) if path is not None else "~/ray_results"
+    scheme, mark, rest = text.partition("://")
+    if mark and scheme == "file":
+        text = rest
+    elif mark and len(scheme) > 1:
+        raise ConfigError(
+            f"storage_path={text!r}: a directory of the driver's node is needed, as results go "
+            "there through the Ray object store; for a bucket use "
+            f'SyncConfig(upload_dir="{text}") and no storage_path'
+        )
+    return os.path.abspath(os.path.expanduser(os.path.expandvars(text)))
+
+
+def _is_same(storage_path: Any, found: Destination) -> bool:
+    """As in a copy of a `RunConfig`, whose storage path is resolved already."""
+    if found.scheme:
+        text = str(storage_path)
+        return text == found.path or (is_bucket_url(text) and parse_destination(text) == found)
+    return resolve_storage_path(storage_path) == found.path

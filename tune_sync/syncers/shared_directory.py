@@ -1,0 +1,64 @@
+"""`SharedDirectorySyncer`: directories to and from a directory that all nodes see."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from pathlib import Path
+
+from tune_sync.filters import matches
+from tune_sync.syncers.base import BackgroundSyncer
+from tune_sync.tree import scan
+
+
+class SharedDirectorySyncer(BackgroundSyncer):
+    """What `SyncConfig(upload_dir="/a/path")` uses. Remote directories are paths.
+
+    In a `SyncConfig` it says that every node writes to the directory itself. Its methods copy
+    plain directories, file by file, each whole or not at all.
+    """
+
+    def sync_up(self, local_dir: str, remote_dir: str, exclude: list[str] | None = None) -> bool:
+        """Copy a directory to the shared one.
+
+        Raises:
+            PathRefusedError: A link in it that cannot be copied; see `tune_sync.tree`.
+        """
+        return self._copy(Path(local_dir), Path(remote_dir), tuple(exclude or ()))
+
+    def sync_down(self, remote_dir: str, local_dir: str, exclude: list[str] | None = None) -> bool:
+        """Copy a directory from the shared one."""
+        return self._copy(Path(remote_dir), Path(local_dir), tuple(exclude or ()))
+
+    def delete(self, remote_dir: str) -> bool:
+        """Delete a directory; fine if it is not there."""
+        return self._start(lambda: shutil.rmtree(remote_dir, ignore_errors=False, onerror=_absent))
+
+    def _copy(self, source: Path, target: Path, patterns: tuple[str, ...]) -> bool:
+        tree = scan(source)
+
+        def copy() -> None:
+            target.mkdir(parents=True, exist_ok=True)
+            for directory in tree.directories:
+                if not matches(directory, patterns):
+                    (target / directory).mkdir(parents=True, exist_ok=True)
+            for file in tree.files:
+                if not matches(file.path, patterns):
+                    _copy_whole(file.source, target / file.path)
+
+        return self._start(copy)
+
+
+def _copy_whole(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = target.with_name(f".{uuid.uuid4().hex}")
+    try:
+        shutil.copyfile(source, fresh)
+        fresh.replace(target)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _absent(function: object, path: str, info: tuple[object, BaseException, object]) -> None:
+    if not isinstance(info[1], FileNotFoundError):
+        raise info[1]
