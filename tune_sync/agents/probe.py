@@ -55,8 +55,8 @@ def _check(root: str, node: dict[str, Any], ref: Any, mark: Path) -> None:
         wrong = "what it writes there does not arrive here"
     if wrong:
         raise NotSharedError(
-            f"{root} is not shared by {where}: {wrong}; mount the same directory there, or leave "
-            "upload_dir out: tune_sync needs no shared storage"
+            f"{root} is not shared by {where}: {wrong}; mount the same directory there, or use "
+            'tune_sync.SyncConfig(syncer="auto") without upload_dir, which needs no shared storage'
         )
 
 
