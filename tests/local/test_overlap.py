@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,9 @@ def deletes_at_home(config: dict[str, Any]) -> None:
     (trial / "note.txt").write_text("once")
     at_home = Path(config["root"]) / trial.name
     tune.report({"there": False, "again": False})
+    deadline_s = time.monotonic() + 30  # artifacts are synced in the background
+    while not (at_home / "note.txt").is_file() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
     there = (at_home / "note.txt").is_file()
     (at_home / "note.txt").unlink()
     for number in range(3):
