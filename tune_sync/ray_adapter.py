@@ -28,8 +28,8 @@ from tune_sync.new_run import (
     own_sync_config,
     warn_of_conflicts,
 )
-from tune_sync.restored import take_over
-from tune_sync.saved_state import check_restored, saved_trials
+from tune_sync.restored import adopt_published
+from tune_sync.saved_state import check_restored
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -159,11 +159,8 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
     def setup(self, *args: Any, **info: Any) -> None:
         """Start the home agent, so that trials on other nodes find the way."""
         handler = self._handler
-        if handler.on_existing == "resume":
-            self._to_restore = saved_trials(
-                handler.connector.home(handler.spec), handler.spec.where
-            )
         run = handler.start()
+        self._to_restore = run.saved_trials
         try:
             begin_home(handler)
         except BaseException:
@@ -182,7 +179,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         if self._to_restore:
             check_restored(run.where, self._to_restore, (trial.trial_id for trial in trials))
             self._to_restore = frozenset()
-            take_over(run, trials, self._filesystem)
+            adopt_published(run, trials, self._filesystem)
         self._keep_dropped_saves(trials)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

@@ -54,7 +54,7 @@ def finish_one(root: Path) -> None:
     run = Run.open(root, "error", TIMEOUT_S, 1)
     run.begun = True
     run.publisher.record_later(placed(run.home.committer, {"a": b"1"}))
-    (root / STATE).write_text("{}")
+    (root / STATE).write_text(json.dumps({"trial_data": []}))
     run.flush(TIMEOUT_S)
     run.close()
 
