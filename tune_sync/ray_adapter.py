@@ -248,7 +248,14 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             run.close()
 
     def _check_files(self) -> None:
-        unstored = self._handler.files.unstored
+        handler = self._handler
+        unstored: dict[str, Any] = dict(handler.files.unstored)
+        for key, (told_s, reason) in handler.connector.unstored(handler.spec).items():
+            found = handler.start().home.info(key)
+            if (
+                found is None or found.is_dir or found.modified_s < told_s
+            ):  # else it was sent again since
+                unstored[key] = reason
         if unstored:
             raise NotStoredError("; ".join(f"{key}: {e}" for key, e in unstored.items()))
 

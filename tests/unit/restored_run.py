@@ -31,6 +31,9 @@ class Here:
     def home(self, spec: Spec) -> LocalHome:
         return LocalHome(Path(spec.root, spec.experiment))
 
+    def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
+        pass
+
     def rank(self) -> int:
         return 0
 
@@ -98,8 +101,11 @@ class Experiment:
         found = list(self.run.publisher._doomed)
         return {f"{key.split('/')[0]}/{int(key[-6:])}" for key in found}
 
-    def break_file(self, directory: str, number: int) -> None:
+    def lose_file(self, directory: str, number: int) -> None:
         (self.root / directory / checkpoint_name(number) / "model").unlink()
+
+    def shorten_file(self, directory: str, number: int) -> None:
+        (self.root / directory / checkpoint_name(number) / "model").write_bytes(b"byte")
 
     def remove(self, directory: str, *numbers: int) -> None:
         for number in numbers:

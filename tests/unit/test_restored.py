@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,8 +58,10 @@ def test_later_ones_are_registered_in_order_with_their_own_metrics(
     experiment: Experiment, warnings: list[str]
 ) -> None:
     trial = experiment.trial(saved=[0, 1])
+    trial.config = {"rate": 0.1}
     experiment.publish(MINE, 0, 1, 2, 3)
     experiment.adopt(trial)
+    assert ray_records.current(trial).metrics["config"] == {"rate": 0.1}
     assert goes_on_from(trial) == 3
     assert kept(trial) == {0: "state", 1: "state", 2: "manifest", 3: "manifest"}
     assert ray_records.index_of(trial) == 3
@@ -97,13 +99,13 @@ def test_a_finished_trial_stays_as_it_is(experiment: Experiment) -> None:
     assert ray_records.index_of(trial) == 1
 
 
-@pytest.mark.parametrize("is_torn", [True, False])
+@pytest.mark.parametrize("harm", [Experiment.remove, Experiment.lose_file, Experiment.shorten_file])
 def test_where_the_named_one_is_gone_the_record_is_made_anew(
-    experiment: Experiment, warnings: list[str], is_torn: bool
+    experiment: Experiment, warnings: list[str], harm: Callable[[Experiment, str, int], None]
 ) -> None:
     trial = experiment.trial(saved=[0, 1, 2])
     experiment.publish(MINE, 0, 1, 2)
-    (experiment.break_file if is_torn else experiment.remove)(MINE, 2)
+    harm(experiment, MINE, 2)
     experiment.adopt(trial)
     assert goes_on_from(trial) == 1
     assert kept(trial) == {0: "state", 1: "state"}
@@ -118,6 +120,9 @@ def test_one_without_a_manifest_is_there_if_the_state_names_it(experiment: Exper
     (experiment.root / MINE / checkpoint_name(0)).mkdir(parents=True)
     experiment.adopt(trial)
     assert goes_on_from(trial) == 0
+    experiment.publish(MINE, 1)
+    experiment.adopt(trial)
+    assert kept(trial) == {0: "state", 1: "manifest"}
 
 
 def test_a_checkpoint_of_another_filesystem_is_not_ours_to_miss(experiment: Experiment) -> None:
@@ -130,12 +135,33 @@ def test_a_checkpoint_of_another_filesystem_is_not_ours_to_miss(experiment: Expe
     assert ray_records.current(trial) is elsewhere
 
 
+def test_one_whose_manifest_is_unreadable_is_told_of_once(
+    experiment: Experiment, warnings: list[str]
+) -> None:
+    trial = experiment.trial(saved=[0, 1])
+    experiment.publish(MINE, 0, 1)
+    (experiment.root / manifest_key(f"{MINE}/{checkpoint_name(1)}")).write_bytes(b"{")
+    experiment.adopt(trial)
+    assert goes_on_from(trial) == 1, "the state names it, and it is there"
+    assert [checkpoint_name(1) in line for line in warnings] == [True]
+
+
+def test_a_clone_whose_source_is_nowhere_goes_on_from_its_own(experiment: Experiment) -> None:
+    clone = experiment.trial(OTHER, trial_id="2")
+    experiment.publish(OTHER, 0)
+    gone = Checkpoint("/before/x/gone/checkpoint_000004", experiment.filesystem)
+    manager = clone.run_metadata.checkpoint_manager
+    manager._latest_checkpoint_result = _TrainingResult(gone, {"training_iteration": 9})
+    experiment.adopt(clone)
+    assert goes_on_from(clone) == 0
+
+
 def test_torn_and_unreadable_ones_are_passed_over_with_a_warning(
     experiment: Experiment, warnings: list[str]
 ) -> None:
     trial = experiment.trial(saved=[0])
     experiment.publish(MINE, 0, 1, 2, 3)
-    experiment.break_file(MINE, 2)
+    experiment.lose_file(MINE, 2)
     (experiment.root / manifest_key(f"{MINE}/{checkpoint_name(3)}")).write_bytes(b"{")
     experiment.adopt(trial)
     assert goes_on_from(trial) == 1
@@ -156,6 +182,15 @@ def test_no_number_that_is_there_is_given_again(
     assert ray_records.index_of(trial) == 7
     (warning,) = warnings
     assert f"{MINE}/{checkpoint_name(7)} has no manifest" in warning
+
+
+def test_numbers_that_were_set_aside_stay_so(experiment: Experiment) -> None:
+    trial = experiment.trial(saved=[0])
+    ray_records.reserve(trial, 6)
+    experiment.publish(MINE, 0, 4)
+    experiment.adopt(trial)
+    assert goes_on_from(trial) == 4
+    assert ray_records.index_of(trial) == 6
 
 
 def test_what_ray_had_deleted_is_deleted_unless_another_trial_goes_on_from_it(
@@ -203,3 +238,61 @@ def test_a_directory_that_another_trial_has_is_not_given_away(experiment: Experi
     experiment.adopt(owner, late)
     assert late.relative_logdir is None
     assert goes_on_from(late) is None
+
+
+def goes_on_from_another(experiment: Experiment, trial: Trial, number: int) -> None:
+    """Make a trial that of another one's clone."""
+    manager = trial.run_metadata.checkpoint_manager
+    manager._latest_checkpoint_result = experiment.result(MINE, number)
+
+
+def test_of_a_clone_only_what_came_after_it_was_cloned_counts(experiment: Experiment) -> None:
+    clone = experiment.trial(OTHER, trial_id="2")
+    ray_records.reserve(clone, 1)
+    experiment.publish(MINE, 5)
+    experiment.publish(OTHER, 0, 1)
+    goes_on_from_another(experiment, clone, 5)
+    experiment.adopt(clone)
+    assert (goes_on_from(clone), kept(clone)) == (None, {})
+    experiment.publish(OTHER, 2)
+    experiment.adopt(clone)
+    assert ray_records.is_clone(clone), "what it was cloned from is further on"
+    assert kept(clone) == {2: "manifest"}
+    experiment.publish(OTHER, 9)
+    experiment.adopt(clone)
+    assert goes_on_from(clone) == 9
+
+
+def test_what_the_state_keeps_and_is_gone_hides_nothing(experiment: Experiment) -> None:
+    clone = experiment.trial(OTHER, [0, 2], trial_id="2")
+    experiment.publish(MINE, 5)
+    experiment.publish(OTHER, 0, 1, 2)
+    experiment.remove(OTHER, 2)
+    goes_on_from_another(experiment, clone, 5)
+    experiment.adopt(clone)
+    assert 1 in kept(clone)
+
+
+def test_of_a_finished_trial_whose_last_one_is_gone_old_ones_are_deleted_too(
+    experiment: Experiment,
+) -> None:
+    ended = experiment.trial(saved=[2, 3], num_to_keep=2, status=Trial.TERMINATED)
+    experiment.publish(MINE, 0, 2, 3)
+    experiment.remove(MINE, 3)
+    experiment.adopt(ended)
+    assert experiment.doomed() == {f"{MINE}/0"}
+
+
+@pytest.mark.parametrize("is_clone", [True, False])
+def test_a_trial_that_has_begun_keeps_its_directory(experiment: Experiment, is_clone: bool) -> None:
+    begun = experiment.trial(MINE, trial_id="1")
+    experiment.publish("train_1_9_2026", 0)
+    if is_clone:
+        experiment.publish(OTHER, 0)
+        begun.run_metadata.checkpoint_manager._latest_checkpoint_result = experiment.result(
+            OTHER, 0
+        )
+    else:
+        experiment.publish(MINE, 0)
+    experiment.adopt(begun)
+    assert begun.relative_logdir == MINE
