@@ -18,7 +18,13 @@ from tune_sync import layout, ray_records
 from tune_sync.checkpoint import Checkpoint
 from tune_sync.destination import Destination, parse_destination, resolve_destination
 from tune_sync.dropped_saves import DroppedSaves
-from tune_sync.errors import AskedTwiceError, ConfigError, NotStoredError, TuneSyncError
+from tune_sync.errors import (
+    AskedTwiceError,
+    ConfigError,
+    LeaseLostError,
+    NotStoredError,
+    TuneSyncError,
+)
 from tune_sync.filesystem import SyncHandler
 from tune_sync.metrics import plain_metrics
 from tune_sync.new_run import (
@@ -231,14 +237,18 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
 
         Raises:
             NotStoredError: Something accepted is not stored; Ray's fit() raises it.
+            LeaseLostError: Another run took over; the directory is not ours to complete.
         """
         run = self._handler.run
         if run is None or run.closed:
             return
         try:
+            run.check_lease()
             self._keep_dropped_saves(trials)
             run.flush(self._handler.spec.options.timeout_s)
             self._check_files()
+        except LeaseLostError:
+            raise
         except Exception as error:
             raise NotStoredError(
                 f"the run ended, but not all is stored in {run.where}: {error}; what is stored: "

@@ -28,11 +28,17 @@ MINE, OTHER = "train_1_0_2026", "train_2_1_2026"
 class Here:
     """Every process is on the home node."""
 
+    def __init__(self) -> None:
+        self.told: dict[str, tuple[float, str]] = {}
+
     def home(self, spec: Spec) -> LocalHome:
         return LocalHome(Path(spec.root, spec.experiment))
 
     def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
         pass
+
+    def unstored(self, spec: Spec) -> dict[str, tuple[float, str]]:
+        return self.told
 
     def rank(self) -> int:
         return 0
