@@ -32,9 +32,9 @@ from tune_sync.filters import wanted
 from tune_sync.home import Home, LocalHome
 from tune_sync.layout import Kind, Place
 from tune_sync.run import Run
-from tune_sync.shared_home import MARKER
-from tune_sync.shared_site import SharedSite
 from tune_sync.sent_files import SentFiles
+from tune_sync.shared_home import MARKER, SharedHome
+from tune_sync.shared_site import SharedSite
 from tune_sync.small_files import SmallFiles
 from tune_sync.spec import Connector, Spec
 from tune_sync.streams import FileStream, NullStream, as_file_info, open_reader
@@ -215,7 +215,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def open_input_stream(self, path: str) -> pa.NativeFile:
         """Read a file from its start to its end."""
         home, key, _ = self._locate(path)
-        if isinstance(home, LocalHome):
+        if isinstance(home, LocalHome) and not isinstance(home, SharedHome):
             return self.open_input_file(path)
         small = self._small_files.take(key) if self._small_files else None
         if small is not None:
@@ -226,7 +226,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def open_input_file(self, path: str) -> pa.NativeFile:
         """Read a file, at any position."""
         home, key, base = self._locate(path)
-        if isinstance(home, LocalHome):
+        if isinstance(home, LocalHome) and not isinstance(home, SharedHome):
             return pafs.LocalFileSystem().open_input_file(f"{base}/{key}")
         return pa.PythonFile(open_reader(home, key, path), mode="r")
 

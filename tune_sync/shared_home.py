@@ -190,7 +190,7 @@ class SharedHome(LocalHome):
 
     def _not_shared(self, path: Path) -> NotSharedError:
         return NotSharedError(
-            f"{path} is not visible on {self._where}: the storage path {self.root.parent} has to be "
-            "the same directory on all nodes; mount it there, or use "
+            f"{path} is not visible on {self._where}: the storage path {self.root.parent} has to "
+            "be the same directory on all nodes; mount it there, or use "
             'tune_sync.SyncConfig(syncer="auto"), which needs no shared storage'
         )

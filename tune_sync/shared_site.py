@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from tune_sync import disk
 from tune_sync.errors import ConfigError
 from tune_sync.shared_home import SharedHome
 from tune_sync.sites import LocalSite
@@ -135,7 +133,7 @@ _ABILITIES: dict[str, Callable[[LocalStore], bool]] = {
     "renaming a file": _renames_files,
     "renaming a file over another one": _replaces_files,
     "renaming a directory": _renames_directories,
-    "locks on files (flock; of NFS: the lock service, or the mount option local_lock=flock)": _locks,
+    "locks on files (flock; NFS: its lock service, or the mount option local_lock=flock)": _locks,
     "removing files and directories": _removes,
 }
 

@@ -69,7 +69,9 @@ class Server:
         return self.entry(self.below(node, p.names(data)[0]))
 
     def getattr(self, node: int, data: bytes) -> bytes:
-        found = os.lstat(self.paths[node])
+        by_handle = data and int.from_bytes(data[:4], "little") & 1
+        handle = int.from_bytes(data[8:16], "little") if by_handle else -1
+        found = os.fstat(handle) if handle in self.open else os.lstat(self.paths[node])
         return p.ATTR_OUT.pack(0, 0, 0) + p.attr(found, found.st_ino)
 
     def setattr(self, node: int, data: bytes) -> bytes:
@@ -118,16 +120,20 @@ class Server:
 
     def rename(self, node: int, data: bytes, header_size: int = 8) -> bytes:
         old_name, new_name = p.names(data[header_size:])
-        old, new = self.below(node, old_name), self.below(int.from_bytes(data[:8], "little"), new_name)
+        old, new = (
+            self.below(node, old_name),
+            self.below(int.from_bytes(data[:8], "little"), new_name),
+        )
         if self.weak.no_replace and os.path.lexists(new):
             raise fail(errno.EEXIST)
         if self.weak.no_directory_rename and os.path.isdir(old):
             raise fail(errno.ENOTSUP)
         os.rename(old, new)
         self.shown.add(os.lstat(new).st_ino)
-        for number, path in self.paths.items():
-            if path == old or path.startswith(old + "/"):
-                self.paths[number] = new + path[len(old) :]
+        below = [path for path in self.paths.values() if f"{path}/".startswith(old + "/")]
+        moved = {path: new + path[len(old) :] for path in below}
+        self.paths = {number: moved.get(path, path) for number, path in self.paths.items()}
+        self.open = {f: (ino, moved.get(path, path)) for f, (ino, path) in self.open.items()}
         return b""
 
     def rename2(self, node: int, data: bytes) -> bytes:
@@ -286,9 +292,7 @@ def serve(device: int, server: Server) -> None:
 def mount(at: str) -> int:
     """Mount through FUSE; returns the descriptor that requests come from."""
     device = os.open(DEVICE, os.O_RDWR)
-    options = (
-        f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions"
-    )
+    options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions"
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"weakfs", os.fsencode(at), b"fuse", 0, options.encode()):
         raise fail(ctypes.get_errno())
