@@ -62,8 +62,7 @@ def reopen_handler(
         reported: `(checkpoint, attempt)` that the pickling process sealed or had reported to it.
     """
     spec = Spec.from_plain(plain)
-    if spec.options.shared and not spec.scheme and spec.address is not None:
-        connector.check_here(spec)
+    connector.check_here(spec)
     handler = open_handler(spec, connector)
     handler.heard_of(reported)
     return handler
@@ -360,6 +359,10 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         return self._home()
 
     def _wanted(self, place: Place, key: str) -> bool:
+        if place.kind is Kind.TRIAL_FILE and self.spec.options.shared and self.run is None:
+            home = self._home()
+            if isinstance(home, SharedHome) and home.is_working_directory(place.trial):
+                return False
         return wanted(place, key, self.spec.options, is_driver=self.run is not None)
 
     def _begin(self, checkpoint: str) -> Upload:

@@ -18,9 +18,10 @@ from tune_sync.commit import Committer
 from tune_sync.errors import DamagedError, LeaseLostError, NotSharedError, NotWholeError
 from tune_sync.home import LocalHome
 from tune_sync.layout import Kind
-from tune_sync.lease import check_owner
+from tune_sync.lease import check_owner, read_holder
 from tune_sync.manifest import Manifest, Placed, manifest_from_json
 from tune_sync.recorded import recorded
+from tune_sync.same import is_same_inode
 from tune_sync.store import Info, LocalStore
 
 MARKER = ".validate_storage_marker"  # Ray looks for it on every node
@@ -129,6 +130,20 @@ class SharedHome(LocalHome):
         if self._where and checkpoint and checkpoint not in self._whole:
             self._await_whole(checkpoint)
         return super().list(key, recursive)
+
+    def is_working_directory(self, trial: str) -> bool:
+        """Whether this process works in that trial's own directory, as of `root`.
+
+        Then what it writes is in its place already: to copy it would replace open files.
+        """
+        try:
+            here = Path.cwd()
+        except FileNotFoundError:  # it was removed
+            return False
+        if is_same_inode(here, self.root / trial):
+            return True
+        holder = read_holder(here.parent / layout.LEASE_KEY) if here.name == trial else None
+        return holder is not None and holder.owner == self._owner
 
     def _fence(self) -> None:
         if not self._owner or disk.wait_until(self._is_owner, self._patience_s):
