@@ -5,7 +5,7 @@
 | ESTALE: a handle of something that another host replaced | once more, from the path on |
 | no fsync of directories, or none at all | left out; of files it is said once, in the log |
 | a removed file that is still open stays as `.nfs…` | its directory stays until the next sweep |
-| "not there" from a cache | the directory is read again, which refreshes it |
+| "not there" from a cache | the directory is opened, which refreshes it |
 """
 
 from __future__ import annotations
@@ -95,9 +95,13 @@ def _holds_only_open_files(path: Path) -> bool:
 
 
 def refresh(path: Path) -> None:
-    """Let the file system look again at what the directory above `path` holds."""
+    """Let the file system look again at what the directory above `path` holds.
+
+    NFS asks its server whenever a directory is opened ("close to open"), and if that has changed it
+    forgets which names were not there.
+    """
     try:
-        os.listdir(path.parent)
+        os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError:
         return
 

@@ -127,7 +127,8 @@ class SharedHome(LocalHome):
     def list(self, key: str, recursive: bool) -> list[Info]:
         """See `Home.list`. Of a checkpoint all of it, or an error."""
         checkpoint = self._checkpoint(key)
-        if self._where and checkpoint and checkpoint not in self._whole:
+        unsure = self._where and checkpoint and checkpoint not in self._whole
+        if unsure and self.store.info(layout.INTERNAL_DIR) is not None:  # else it is a plain copy
             self._await_whole(checkpoint)
         return super().list(key, recursive)
 

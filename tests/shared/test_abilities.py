@@ -79,3 +79,30 @@ def test_what_is_wrong_is_said(mounted: Mount, tmp_path: Path) -> None:
         trouble = look(mark_seen_at(mark, full, here), "w1", 0)
         assert "cannot write there" in trouble and "No space left" in trouble
         assert f"uid {os.getuid()}" in trouble
+
+
+def test_a_user_who_may_not_write_is_named(tmp_path: Path) -> None:
+    for place in (tmp_path, *tmp_path.parents):
+        if place.stat().st_uid == os.getuid() and place != Path("/"):
+            place.chmod(place.stat().st_mode | 0o055)
+    with Mark(experiment(tmp_path)) as mark:
+        trouble = as_nobody(lambda: look(str(mark.path), "w1", 0))
+    assert trouble.startswith("user nobody (uid 65534) cannot write there:")
+    assert "Permission denied" in trouble
+
+
+def as_nobody(call: Callable[[], str]) -> str:
+    """What a call returns in a process of another user."""
+    reader, writer = os.pipe()
+    if not os.fork():
+        try:
+            os.setuid(65534)
+            os.environ["LOGNAME"] = "nobody"
+            os.write(writer, call().encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as answer:
+        found = answer.read().decode()
+    os.wait()
+    return found

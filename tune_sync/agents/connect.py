@@ -78,7 +78,7 @@ class RayConnector:
 
     def check_here(self, spec: Spec) -> None:
         """See `Connector.check_here`. Only actors are trials; other tasks may read old results."""
-        began = spec.options.shared and spec.address is not None
+        began = spec.options.shared and spec.owner and spec.address is not None
         if began and self.is_worker() and ray.get_runtime_context().get_actor_id() is not None:
             root = Path(spec.root, spec.experiment)
             SharedHome(root, where=self.where()).check_here()
