@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tune_sync import RunConfig, SyncConfig
 from tune_sync.errors import ConfigError, StoreFullError
 from tune_sync.shared_site import SharedSite, check_abilities
 from tune_sync.sharing import Mark, look
@@ -31,6 +32,12 @@ def test_what_cannot_be_done_without_is_named(mounted: Mount, fault: str, missin
     assert f"lacks {missing}" in str(error.value)
     assert "leave upload_dir out" in str(error.value)
     assert os.listdir(at / "results") == []
+
+
+def test_a_run_does_not_start_there(mounted: Mount) -> None:
+    config = RunConfig(name="exp", sync_config=SyncConfig(upload_dir=mounted(no_replace=True)))
+    with pytest.raises(ConfigError, match="lacks renaming a file over another one"):
+        config.storage_filesystem.handler.start()
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,24 @@ def test_a_manifest_whose_checkpoint_is_gone_for_good_is_dropped_after_a_wait(
     assert list(nodes.driver.published_keys()) == []
 
 
+def test_a_checkpoint_that_is_seen_late_keeps_its_manifest(made: Callable[..., Nodes]) -> None:
+    nodes = made()
+    checkpoint = "trial/checkpoint_000000"
+    nodes.driver.publish(checkpoint, False, [sealed(nodes.writer.committer, FILES, checkpoint)])
+    there, away = nodes.roots[0] / checkpoint, nodes.roots[0] / "away"
+    there.rename(away)
+    appearing = threading.Timer(0.5, away.rename, [there])
+    appearing.start()
+    nodes.driver.committer.recover()
+    appearing.join()
+    assert list(nodes.driver.published_keys()) == [checkpoint]
+
+
+def test_the_lease_is_waited_for_by_the_first_who_writes(made: Callable[..., Nodes]) -> None:
+    nodes = made(delay_s=1.0)
+    assert nodes.writer.begin("trial/checkpoint_000000")
+
+
 def test_a_run_that_lost_its_lease_stops_and_one_on_an_unmounted_path_is_told_so(
     made: Callable[..., Nodes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
