@@ -10,10 +10,37 @@ import pytest
 
 from tests.weakfs import Weakness, weak_mount
 from tune_sync.errors import PathRefusedError
+from tune_sync.filesystem import SyncHandler
 from tune_sync.lease import Lease
+from tune_sync.run_filesystem import RunFileSystem
 from tune_sync.same import is_same_directory
 from tune_sync.shared_home import SharedHome
+from tune_sync.spec import Address, Options, Spec
 from tune_sync.syncers.shared_directory import SharedDirectorySyncer
+
+
+class OnThisNode:
+    """A worker's way to the directory."""
+
+    def __init__(self, home: SharedHome) -> None:
+        self._home = home
+
+    def home(self, spec: Spec) -> SharedHome:
+        return self._home
+
+    def is_worker(self) -> bool:
+        return True
+
+
+def spec_of(home: SharedHome) -> Spec:
+    address = Address("", "agent")
+    root = home.root
+    return Spec("key", str(root.parent), root.name, "me", address, Options(shared=True))
+
+
+def write(filesystem: RunFileSystem, path: str, data: bytes) -> None:
+    with filesystem.open_output_stream(path) as out:
+        out.write(data)
 
 
 @pytest.fixture
@@ -66,6 +93,13 @@ def test_a_trial_that_works_in_its_own_results_is_known(
     monkeypatch.chdir(places[name] / "exp/trial")
     assert home.is_working_directory("trial")
     assert not home.is_working_directory("another")
+    filesystem = RunFileSystem(SyncHandler(spec_of(home), OnThisNode(home)))
+    Path("log.txt").write_text("mine")
+    inode = Path("log.txt").stat().st_ino
+    write(filesystem, str(home.root / "trial/log.txt"), b"again")
+    assert (Path("log.txt").read_text(), Path("log.txt").stat().st_ino) == ("mine", inode)
     monkeypatch.chdir(places["other"])
+    write(filesystem, str(home.root / "trial/log.txt"), b"again")
+    assert (home.root / "trial/log.txt").read_text() == "again"
     assert not home.is_working_directory("trial")
     lease.release()
