@@ -369,9 +369,8 @@ class Committer:
                 continue
             try:
                 manifest = manifest_from_json(self.store.read(intent), intent)
-            except DamagedError:
-                continue
-            if first_wrong(self.store, where, manifest.files):
+                self._check_lengths(where, manifest.files)
+            except (DamagedError, NotWholeError):
                 continue
             if staged:
                 self._move_into_place(intent, checkpoint)

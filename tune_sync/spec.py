@@ -95,5 +95,8 @@ class Connector(Protocol):
     def where(self) -> str:
         """Names this node for messages."""
 
+    def check_here(self, spec: Spec) -> None:
+        """Where a trial is starting, raise NotSharedError if a shared home is not seen there."""
+
     def is_worker(self) -> bool:
         """Whether this process is a Ray worker, not a driver."""
