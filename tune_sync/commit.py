@@ -241,6 +241,8 @@ class Committer:
         self._drop_orphaned_manifests()
         return Recovery(tuple(completed), tuple(dropped))
 
+    sweep = recover  # at the end of this very run; see `BucketCommitter.sweep`
+
     # Inside
 
     def _replace(self, key: str, data: bytes) -> None:

@@ -112,8 +112,16 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     # The run's life, for the adapter
 
-    def barrier(self) -> None:
-        """Seal what this process wrote: durable at home when this returns."""
+    def barrier(self, copied: str = "") -> None:
+        """Seal what this process wrote: durable at home when this returns.
+
+        Args:
+            copied: Path of a checkpoint whose copy has just come to its end; "" if that is not
+                known of any.
+        """
+        key = self._key(copied) if copied else None
+        if key:
+            self._uploads.copied(key, self.connector.ranks_count())
         self._uploads.seal()
 
     def heard_of(self, reported: tuple[tuple[str, str], ...]) -> None:

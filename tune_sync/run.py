@@ -193,7 +193,7 @@ class Run:
         try:
             if self._end():
                 self.lease.check()  # staging of a run that took over is not ours to sweep
-                self.home.committer.recover()
+                self.home.committer.sweep()
         except LeaseLostError as error:
             logger.warning("%s", error)
         finally:

@@ -86,6 +86,9 @@ class Connector(Protocol):
     def rank(self) -> int:
         """World rank of this process; 0 outside multi-process training."""
 
+    def ranks_count(self) -> int:
+        """How many processes report to one trial; 1 outside multi-process training."""
+
     def where(self) -> str:
         """Names this node for messages."""
 
