@@ -328,11 +328,7 @@ class BucketCommitter(BucketRecords):
                 raise
 
     def _delete_staged(self, checkpoint: str) -> None:
-        keys = [o.key for o in self.bucket.list(f"{layout.STAGING_DIR}/{checkpoint}")]
-        marks = [key for key in keys if key.endswith("/" + RETIRED)]
-        # Marks of deletes go last: without them a seal may be all that recovery needs.
-        self.bucket.delete([key for key in keys if key not in marks])
-        self.bucket.delete(marks)
+        self.bucket.delete([o.key for o in self.bucket.list(f"{layout.STAGING_DIR}/{checkpoint}")])
 
     def _drop(self, checkpoint: str) -> None:
         """Remove what is not published: first its objects, as staging tells that there are any."""
@@ -359,9 +355,10 @@ class BucketCommitter(BucketRecords):
             return False
         parts: list[Part] = []
         self._tried(checkpoint, lambda: parts.extend(self._parts(checkpoint, staged.sealed())))
-        whole = sorted((p.seal for p in parts if p.seal.is_all), key=lambda s: -s.sealed_s)
+        whole = [p for p in parts if p.seal.is_all and self._is_untouched(checkpoint, p, staged)]
+        whole.sort(key=lambda part: -part.seal.sealed_s)
         manifest = Manifest(checkpoint, self._owner, self._clock(), (), ())
-        orders = [Order(manifest, attempts=(seal.attempt,)) for seal in whole]
+        orders = [Order(manifest, attempts=(part.seal.attempt,)) for part in whole]
         return any(self._tried(checkpoint, partial(self._publish, o, staged)) for o in orders)
 
     def _tried(self, checkpoint: str, act: Callable[[], None]) -> bool:
