@@ -381,11 +381,11 @@ class BucketCommitter(BucketRecords):
     def _drop_orphaned_manifests(self) -> None:
         """Forget checkpoints that someone removed by hand, so that their names can be used."""
         recorded = self.recorded()
-        for trial in sorted({layout.parent(key) for key in recorded}):
-            there = set(self.bucket.list_dir(trial)[1])
-            for checkpoint in recorded:
-                if layout.parent(checkpoint) == trial and checkpoint not in there:
-                    manifest = self.manifest(checkpoint)
-                    if manifest is not None and manifest.files:  # else there is nothing to be there
-                        self._fence()
-                        self.bucket.delete([layout.manifest_key(checkpoint)])
+        trials = {layout.parent(key) for key in recorded}
+        with ThreadPoolExecutor(READS_COUNT) as pool:
+            there = {d for _, found in pool.map(self.bucket.list_dir, trials) for d in found}
+        for checkpoint in (key for key in recorded if key not in there):
+            manifest = self.manifest(checkpoint)
+            if manifest is not None and manifest.files:  # else there is nothing to be there
+                self._fence()
+                self.bucket.delete([layout.manifest_key(checkpoint)])

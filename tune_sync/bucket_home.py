@@ -18,6 +18,7 @@ from typing import IO
 
 from tune_sync import bucket_lease, guard, layout
 from tune_sync.bucket_commit import BucketCommitter, final_key
+from tune_sync.bucket_snapshot import BucketSnapshot, take_snapshot
 from tune_sync.bucket_streams import ObjectStream
 from tune_sync.bucket_view import BucketView
 from tune_sync.buckets.bucket import Bucket
@@ -225,6 +226,10 @@ class BucketHome:
     def published_keys(self) -> builtins.list[str]:
         """Keys of all checkpoints that have a manifest, by one listing."""
         return self.committer.recorded()
+
+    def snapshot(self) -> BucketSnapshot:
+        """What a restore looks at: a few listings, and the manifests."""
+        return take_snapshot(self.committer, self._pool)
 
     # Inside
 
