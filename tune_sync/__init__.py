@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tune_sync.checkpoint_copy import fetch
     from tune_sync.config import SyncConfig
     from tune_sync.inner import inner_run_config
-    from tune_sync.kwargs import run_config_kwargs
+    from tune_sync.kwargs import restore_kwargs, run_config_kwargs
     from tune_sync.ray_adapter import RunConfig
     from tune_sync.run import cleanup
     from tune_sync.syncers.base import Syncer
@@ -31,6 +31,7 @@ _HOMES = {
     "cleanup": "run",
     "fetch": "checkpoint_copy",
     "inner_run_config": "inner",
+    "restore_kwargs": "kwargs",
     "run_config_kwargs": "kwargs",
 }
 
@@ -44,6 +45,7 @@ __all__ = [
     "errors",
     "fetch",
     "inner_run_config",
+    "restore_kwargs",
     "run_config_kwargs",
 ]
 

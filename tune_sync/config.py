@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -24,8 +23,6 @@ DEFAULT_SYNC_PERIOD_S = 300
 DEFAULT_SYNC_TIMEOUT_S = 1800
 
 AUTO = "auto"
-
-_RESTORABLE = re.compile(r"[\w\-.=/:@+~]+", re.ASCII)
 
 
 @dataclass
@@ -157,11 +154,10 @@ def _check_upload_dir(place: Any) -> bool:
         raise ConfigError(f"SyncConfig(upload_dir={place!r}): a URL or a path is needed")
     if not is_bucket_url(os.fspath(place)):
         return False
-    if not _RESTORABLE.fullmatch(parse_bucket_url(os.fspath(place)).path):
-        raise ConfigError(
-            f"SyncConfig(upload_dir={place!r}): tune.Tuner.restore reads it as a URL, where blanks "
-            "and signs such as %, # and & are something else; use letters, digits and -_.=/"
-        )
+    try:
+        parse_bucket_url(os.fspath(place))
+    except ConfigError as error:
+        raise ConfigError(f"SyncConfig(upload_dir=...): {error}") from error
     return True
 
 

@@ -20,7 +20,7 @@ from tune_sync.errors import DamagedError, ImmutableError
 from tune_sync.layout import manifest_key
 from tune_sync.lease import check_owner
 from tune_sync.manifest import Seal
-from tune_sync.recorded import recorded
+from tune_sync.recorded import LiveSnapshot, recorded
 from tune_sync.store import Info, LocalStore
 
 
@@ -241,6 +241,10 @@ class LocalHome:
     def published_keys(self) -> Iterator[str]:
         """Keys of all checkpoints that have a manifest."""
         return recorded(self.store)
+
+    def snapshot(self) -> LiveSnapshot:
+        """What a restore looks at."""
+        return LiveSnapshot(self.store, self.committer.manifest)
 
     def _plain(self, key: str) -> str:
         """See `guard.plain`; and what is published is so whatever depth a caller claims."""

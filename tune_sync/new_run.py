@@ -15,6 +15,7 @@ import ray.tune
 from tune_sync import storage_options
 from tune_sync.agents.connect import RayConnector, node_id, start_bucket, start_home
 from tune_sync.agents.probe import check_shared
+from tune_sync.buckets.environment import environment_options
 from tune_sync.config import SyncConfig
 from tune_sync.destination import Destination
 from tune_sync.errors import ConfigError
@@ -62,7 +63,7 @@ def begin_home(handler: SyncHandler) -> None:
     """
     spec = handler.spec
     if spec.scheme:
-        address = start_bucket(storage_options.kept(spec.key))
+        address = start_bucket(storage_options.kept(spec.key) or environment_options())
     else:
         if spec.options.shared:
             check_shared(handler.experiment_root)

@@ -15,6 +15,7 @@ import ray.train
 import ray.tune
 
 from tune_sync import layout, ray_records
+from tune_sync.buckets.url import path_of_url
 from tune_sync.checkpoint import Checkpoint
 from tune_sync.destination import Destination, parse_destination, resolve_destination
 from tune_sync.dropped_saves import DroppedSaves
@@ -36,6 +37,7 @@ from tune_sync.new_run import (
 )
 from tune_sync.restored import adopt_published
 from tune_sync.saved_state import check_restored
+from tune_sync.storage_options import kept
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -97,6 +99,15 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
             self._handler().bind(value)
         elif name == "storage_filesystem" and value is None:
             self._set_place(parse_destination(self.storage_path))
+            if self._place().scheme:  # Ray took the name out of a URL
+                object.__setattr__(self, "name", path_of_url(self.name or ""))
+            self._attach("resume")
+        elif name == "storage_filesystem" and isinstance(
+            getattr(value, "handler", None), SyncHandler
+        ):  # from `restore_kwargs`
+            spec = value.handler.spec
+            self.sync_config.storage_options = kept(spec.key)
+            self._set_place(Destination(spec.root, spec.scheme))
             self._attach("resume")
         elif name == "storage_filesystem":
             logger.warning("restoring through %s: results are not synced by tune_sync", value)

@@ -199,7 +199,7 @@ class Run:
         try:
             if self._end():
                 self.lease.check()  # staging of a run that took over is not ours to sweep
-                _log_forgotten(self.where, self.home.committer.recover())
+                _log_forgotten(self.where, self.home.committer.sweep())
         except LeaseLostError as error:
             logger.warning("%s", error)
         finally:

@@ -18,6 +18,7 @@ PUBLIC_NAMES = [
     "errors",
     "fetch",
     "inner_run_config",
+    "restore_kwargs",
     "run_config_kwargs",
 ]
 

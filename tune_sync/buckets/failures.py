@@ -83,7 +83,10 @@ _KINDS = (
         r"NoCredentials|Unable to locate credentials|InvalidToken|INVALID_SECURITY_TOKEN|"
         r"MissingAuthenticationToken|MISSING_AUTHENTICATION_TOKEN|169\.254\.169\.254|"
         r"access key ID you provided|request signature we calculated",
-        StoreDeniedError, "the credentials are missing or wrong: check them on this node",
+        StoreDeniedError,
+        "the credentials are missing or wrong: check them on this node. A restored run takes them "
+        "from the environment, from tune_sync.restore_kwargs(...), or as JSON from "
+        "TUNE_SYNC_STORAGE_OPTIONS",
     ),
     _DENIED,
     _FULL,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +19,8 @@ from tune_sync.layout import INTERNAL_DIR
 
 # Bytes that one upload has under way at most; its parts share them.
 IN_FLIGHT_BYTES = 64 << 20
+# Looks at empty objects, side by side.
+LOOKS_COUNT = 16
 # So many S3 takes in one request.
 DELETES_COUNT = 1000
 
@@ -116,7 +119,13 @@ class ObstoreBucket:
         obstore lists these as `dir`. Only a look at the name itself tells them from a file.
         """
         found = {entry["path"]: _as_info(entry) for entry in entries}
-        return [o for key, o in sorted(found.items()) if o.size_bytes or self.info(key) is not None]
+        empty = [key for key, info in found.items() if not info.size_bytes]
+        if empty:
+            with ThreadPoolExecutor(LOOKS_COUNT) as pool:
+                for key, there in zip(empty, pool.map(self.info, empty), strict=True):
+                    if there is None:
+                        del found[key]
+        return [info for _, info in sorted(found.items())]
 
     def _delete_each(self, keys: Sequence[str]) -> None:
         for key in keys:
