@@ -79,7 +79,7 @@ def wait_ready(address: str, port: int, log: Path) -> None:
             if not trial.connect_ex((address, port)):
                 return
         time.sleep(0.1)
-    raise TimeoutError(f"SeaweedFS does not answer: {log.read_text()[-2000:]}")
+    raise TimeoutError(f"{address}:{port} does not answer: {log.read_text()[-2000:]}")
 
 
 def free_ports(count: int) -> list[int]:

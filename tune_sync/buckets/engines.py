@@ -55,7 +55,10 @@ def make_client(url: BucketUrl, options: Mapping[str, Any]) -> Client:
     if url.scheme == "s3":
         return _s3(url, options)
     if url.scheme in ("gs", "abfs") and _may_use_obstore(options):
-        return ObstoreBucket(lambda retries: _obstore_store(url, options, retries))
+        by_version = url.scheme == "gs"
+        return ObstoreBucket(
+            lambda retries: _obstore_store(url, options, retries), by_version=by_version
+        )
     return _fsspec(url, options)
 
 

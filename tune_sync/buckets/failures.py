@@ -82,7 +82,8 @@ _KINDS = (
         r"InvalidClientTokenId|INVALID_CLIENT_TOKEN|UNRECOGNIZED_CLIENT|Unauthenticated|\b401\b|"
         r"NoCredentials|Unable to locate credentials|InvalidToken|INVALID_SECURITY_TOKEN|"
         r"MissingAuthenticationToken|MISSING_AUTHENTICATION_TOKEN|169\.254\.169\.254|"
-        r"access key ID you provided|request signature we calculated",
+        r"access key ID you provided|request signature we calculated|AuthorizationFailure|"
+        r"AuthenticationFailed|failed to authenticate",
         StoreDeniedError, "the credentials are missing or wrong: check them on this node",
     ),
     _DENIED,

@@ -10,6 +10,9 @@ from tune_sync.errors import ConfigError
 _SAME = {
     "s3a": "s3", "s3n": "s3", "gcs": "gs", "az": "abfs", "abfss": "abfs", "adl": "abfs",
 }  # fmt: skip
+# Azure's is not among them: pyarrow wants the account in it, too.
+_KNOWN_TO_ARROW = ("s3", "gs", "hdfs")
+_BY_FSSPEC = "fsspec+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,11 @@ class BucketUrl:
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.path}"
+
+    @property
+    def for_restore(self) -> str:
+        """What `tune.Tuner.restore` takes: pyarrow has to know the scheme."""
+        return str(self) if self.scheme in _KNOWN_TO_ARROW else f"{_BY_FSSPEC}{self}"
 
     @property
     def bucket(self) -> str:
@@ -61,4 +69,5 @@ def parse_bucket_url(text: str) -> BucketUrl:
         )
     if any(part in ("", ".", "..") for part in path.split("/")):
         raise ConfigError(f"{text!r}: empty parts, '.' and '..' cannot be part of the path")
+    scheme = scheme.removeprefix(_BY_FSSPEC)
     return BucketUrl(_SAME.get(scheme, scheme), path)
