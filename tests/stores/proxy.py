@@ -20,6 +20,7 @@ ANSWERS = {
     "expired": (400, "ExpiredToken", "The provided token has expired"),
     "denied": (403, "AccessDenied", "Access Denied"),
     "moved": (301, "PermanentRedirect", "The bucket is in another region"),
+    "malformed": (400, "AuthorizationHeaderMalformed", "The region is wrong; expecting eu-west-1"),
 }
 # Of a body, before a connection is cut.
 CUT_BYTES = 64 << 10
@@ -169,6 +170,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header("Content-Length", length)
         self.end_headers()
+        if self.command == "HEAD":
+            return
         if is_cut:
             self.close_connection = True
             body = body[: min(CUT_BYTES, len(body) // 2)]

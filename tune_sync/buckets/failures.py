@@ -61,7 +61,8 @@ _UNREACHABLE = _kind(
 _KINDS = (
     _MISSING_BUCKET,
     _kind(
-        "PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|301 Moved",
+        "PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|301 Moved|"
+        "HTTP status 301|incorrectly configured region",
         ConfigError,
         "the bucket is in another region: set AWS_REGION, or storage_options={'region': ...}",
     ),
@@ -72,6 +73,11 @@ _KINDS = (
     _kind(
         "ExpiredToken|TokenExpired|EXPIRED_TOKEN|token.{0,20}expired|RequestExpired",
         StoreDeniedError, "the credentials have expired: renew them",
+    ),
+    _kind(  # the answer to a HEAD has no body, and so no code
+        r"HTTP status 400\) during Head|performing HEAD .*\b400 Bad Request",
+        StoreDeniedError,
+        "the store does not say why; have the credentials expired, or is the region wrong?",
     ),
     _kind(
         "RequestTimeTooSkewed|REQUEST_TIME_TOO_SKEWED",
