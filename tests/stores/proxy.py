@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import http.client
+import json
+import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import urlsplit
+
+from tests.stores.processes import serving
+from tests.stores.seaweed import free_ports
 
 FAULTS = ("503", "500", "429", "reset", "late reset", "cut")
 ANSWERS = {
@@ -68,6 +75,59 @@ class Faults:
         if self.dice.random() >= self.share:
             return ""
         return self.dice.choice(self.kinds)
+
+
+class WrittenFaults(Faults):
+    """Faults whose fields another process writes into a file, as JSON.
+
+    Each that comes is a line of a file beside it.
+    """
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = file
+        self._read_ns = 0
+
+    def next(self) -> str:
+        changed_ns = self._file.stat().st_mtime_ns
+        if changed_ns != self._read_ns:
+            self._read_ns = changed_ns
+            for name, value in json.loads(self._file.read_text()).items():
+                setattr(self, name, value)
+        fault = super().next()
+        self.requests.clear()
+        with open(self._file.with_suffix(".failed"), "a") as out:
+            out.write(f"{fault}\n" if fault else "")
+        return fault
+
+
+@contextmanager
+def proxy_process(endpoint_url: str, file: Path) -> Iterator[str]:
+    """A proxy in a process of its own, with `WrittenFaults`; yields its URL.
+
+    A client that holds the interpreter's lock while it waits, as pyarrow does at times, would wait
+    for ever for a proxy in its own process.
+    """
+    write_faults(file)
+    (port,) = free_ports(1)
+    argv = proxy_argv(endpoint_url, file, "127.0.0.1", port)
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with serving(argv, file.parent / f"{file.stem}-proxy", port, env):
+        yield f"http://127.0.0.1:{port}"
+
+
+def proxy_argv(endpoint_url: str, file: Path | str, address: str, port: int) -> list[str]:
+    """The command of a proxy."""
+    given = [endpoint_url, str(file), address, str(port)]
+    return [sys.executable, "-m", "tests.stores.proxy", *given]
+
+
+def write_faults(file: Path, **fields: object) -> None:
+    """Change what a proxy in another process does; what is not named is as at its start."""
+    usual = {"share": 0.0, "delay_s": 0.0, "bytes_per_s": 0.0, "is_down": False}
+    fresh = file.with_suffix(".new")
+    fresh.write_text(json.dumps({**usual, **fields}))
+    fresh.replace(file)
 
 
 @contextmanager
@@ -182,3 +242,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         return
+
+
+def main(endpoint_url: str, file: str, address: str, port: str) -> None:
+    """Serve until the process is killed."""
+    with proxy(endpoint_url, WrittenFaults(Path(file)), address=(address, int(port))):
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

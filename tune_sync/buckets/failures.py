@@ -75,7 +75,8 @@ _KINDS = (
         StoreDeniedError, "the credentials have expired: renew them",
     ),
     _kind(  # the answer to a HEAD has no body, and so no code
-        r"HTTP status 400\) during Head|performing HEAD .*\b400 Bad Request",
+        r"HTTP status 400\) during Head|performing HEAD .*\b400 Bad Request|"
+        r"Errno 22\] Bad Request",
         StoreDeniedError,
         "the store does not say why; have the credentials expired, or is the region wrong?",
     ),

@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Any
 
 from tune_sync.buckets.bucket import (
-    PART_RETRIES_COUNT,
     Capabilities,
     ObjectInfo,
     check_object_key,
@@ -19,6 +18,8 @@ from tune_sync.layout import INTERNAL_DIR
 
 # Bytes that one upload has under way at most; its parts share them.
 IN_FLIGHT_BYTES = 64 << 20
+# Of one part, at random times: not these but PART_RETRY_S shall end them.
+STREAM_RETRIES_COUNT = 40
 # So many S3 takes in one request.
 DELETES_COUNT = 1000
 
@@ -42,7 +43,7 @@ class ObstoreBucket:
     def rebuild(self) -> None:
         """A new client, with the credentials of now."""
         self._store = self._make(0)
-        self._streams = self._make(PART_RETRIES_COUNT)
+        self._streams = self._make(STREAM_RETRIES_COUNT)
 
     def check(self) -> None:
         """See `Client.check`. A listing: for a single object no library says what is missing."""

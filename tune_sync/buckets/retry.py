@@ -16,9 +16,9 @@ from tune_sync.errors import PutConflictError
 
 T = TypeVar("T")
 
-# Six tries over about ten seconds: an outage of that length is seen through, a store that is
-# gone is told within a minute, whatever each try waits for.
-DEFAULT_TRIES_COUNT = 6
+# Ten tries over 25 to 50 seconds: an outage of 20 seconds is seen through, and a store that is gone
+# is told within a minute, if its host says so at once.
+DEFAULT_TRIES_COUNT = 10
 FIRST_PAUSE_S = 0.3
 LONGEST_PAUSE_S = 10.0
 
