@@ -71,6 +71,13 @@ MAPPED = [
     (OSError(by_arrow("ACCESS_DENIED", "HeadObject")), StoreDeniedError),
     (OSError(by_arrow("INVALID_ACCESS_KEY_ID", "ListObjectsV2")), StoreDeniedError),
     (OSError(by_arrow("SIGNATURE_DOES_NOT_MATCH", "PutObject")), StoreDeniedError),
+    (GenericError(by_obstore("HEAD", "400 Bad Request")), StoreDeniedError),
+    (OSError(by_arrow("UNKNOWN (HTTP status 400)", "HeadObject")), StoreDeniedError),
+    (OSError(by_arrow("UNKNOWN (HTTP status 301)", "HeadObject")), ConfigError),
+    (GenericError("Generic S3 error: Error performing GET http://h:1/b in 1ms - Received redirect "
+                  "without LOCATION, this normally indicates an incorrectly configured region"),
+     ConfigError),
+    (OSError("AuthorizationFailure: Server failed to authenticate the request."), StoreDeniedError),
     (PermissionError("Forbidden"), StoreDeniedError),
     (PermissionError(errno.EACCES, "Permission denied", "/mnt/connect"), StoreDeniedError),
     (OSError(errno.ENOSPC, "No space left on device", "/mnt/timeout"), StoreFullError),

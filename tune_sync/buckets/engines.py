@@ -55,7 +55,10 @@ def make_client(url: BucketUrl, options: Mapping[str, Any]) -> Client:
     if url.scheme == "s3":
         return _s3(url, options)
     if url.scheme in ("gs", "abfs") and _may_use_obstore(options):
-        return ObstoreBucket(lambda retries: _obstore_store(url, options, retries))
+        by_version = url.scheme == "gs"
+        return ObstoreBucket(
+            lambda retries: _obstore_store(url, options, retries), by_version=by_version
+        )
     return _fsspec(url, options)
 
 
@@ -105,6 +108,11 @@ def _obstore_settings(options: Mapping[str, Any], retries_count: int) -> dict[st
         },
         "retry_config": {
             "max_retries": retries_count, "retry_timeout": timedelta(seconds=PART_RETRY_S),
+            # Its own, which start at 0.1 s, make ten tries within four seconds.
+            "backoff": {
+                "init_backoff": timedelta(seconds=0.5), "max_backoff": timedelta(seconds=10),
+                "base": 3.0,
+            },
         },
     }  # fmt: skip
 

@@ -61,7 +61,8 @@ _UNREACHABLE = _kind(
 _KINDS = (
     _MISSING_BUCKET,
     _kind(
-        "PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|301 Moved",
+        "PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|301 Moved|"
+        "HTTP status 301|incorrectly configured region",
         ConfigError,
         "the bucket is in another region: set AWS_REGION, or storage_options={'region': ...}",
     ),
@@ -73,6 +74,12 @@ _KINDS = (
         "ExpiredToken|TokenExpired|EXPIRED_TOKEN|token.{0,20}expired|RequestExpired",
         StoreDeniedError, "the credentials have expired: renew them",
     ),
+    _kind(  # the answer to a HEAD has no body, and so no code
+        r"HTTP status 400\) during Head|performing HEAD .*\b400 Bad Request|"
+        r"Errno 22\] Bad Request",
+        StoreDeniedError,
+        "the store does not say why; have the credentials expired, or is the region wrong?",
+    ),
     _kind(
         "RequestTimeTooSkewed|REQUEST_TIME_TOO_SKEWED",
         StoreDeniedError, "the clock of this node is wrong: set it",
@@ -82,7 +89,8 @@ _KINDS = (
         r"InvalidClientTokenId|INVALID_CLIENT_TOKEN|UNRECOGNIZED_CLIENT|Unauthenticated|\b401\b|"
         r"NoCredentials|Unable to locate credentials|InvalidToken|INVALID_SECURITY_TOKEN|"
         r"MissingAuthenticationToken|MISSING_AUTHENTICATION_TOKEN|169\.254\.169\.254|"
-        r"access key ID you provided|request signature we calculated",
+        r"access key ID you provided|request signature we calculated|AuthorizationFailure|"
+        r"AuthenticationFailed|failed to authenticate",
         StoreDeniedError,
         "the credentials are missing or wrong: check them on this node. A restored run takes them "
         "from the environment, from tune_sync.restore_kwargs(...), or as JSON from "

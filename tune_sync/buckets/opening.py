@@ -44,7 +44,7 @@ def check_bucket(url: BucketUrl, options: Mapping[str, Any] | None, *, write: bo
         StoreUnreachableError: It does not answer.
     """
     quick = dict(options or environment_options())
-    quick.setdefault("request_timeout_s", 20.0)
+    quick.setdefault("request_timeout_s", 10.0)
     bucket = open_bucket(url, quick, Retry(CHECK_TRIES_COUNT))
     bucket.check()
     if write:

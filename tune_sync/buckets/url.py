@@ -12,6 +12,9 @@ from tune_sync.errors import ConfigError
 _SAME = {
     "s3a": "s3", "s3n": "s3", "gcs": "gs", "az": "abfs", "abfss": "abfs", "adl": "abfs",
 }  # fmt: skip
+# Azure's is not among them: pyarrow wants the account in it, too.
+_KNOWN_TO_ARROW = ("s3", "gs", "hdfs")
+_BY_FSSPEC = "fsspec+"
 
 
 # What Ray and pyarrow read in a URL as it is; the rest is written as %20 and the like.
@@ -34,6 +37,11 @@ class BucketUrl:
 
     def __str__(self) -> str:
         return f"{self.scheme}://{quote(self.path, safe=_PLAIN)}"
+
+    @property
+    def for_restore(self) -> str:
+        """What `tune.Tuner.restore` takes: pyarrow has to know the scheme."""
+        return str(self) if self.scheme in _KNOWN_TO_ARROW else f"{_BY_FSSPEC}{self}"
 
     @property
     def bucket(self) -> str:
@@ -89,4 +97,5 @@ def parse_bucket_url(text: str) -> BucketUrl:
         raise ConfigError(f"{text!r}: control characters and backslashes cannot be in the path")
     if any(part in ("", ".", "..") for part in path.split("/")):
         raise ConfigError(f"{text!r}: empty parts, '.' and '..' cannot be part of the path")
+    scheme = scheme.removeprefix(_BY_FSSPEC)
     return BucketUrl(_SAME.get(scheme, scheme), path)
