@@ -60,20 +60,22 @@ def _entries(
         return
     for entry in entries:
         key = prefix + entry.name
+        if not _goes_along(key):
+            continue
         if entry.is_file(follow_symlinks=False):
             found = _signature(entry)
             if found is not None:
                 yield key, found
-        elif directories and entry.is_dir(follow_symlinks=False) and _goes_along(key):
+        elif directories and entry.is_dir(follow_symlinks=False):
             yield from _walk(entry.path, key)
 
 
 def _goes_along(key: str) -> bool:
-    """Whether a directory below a trial's is no checkpoint, and nothing on its way."""
-    above, name = key.split("/")[:-1], key.rpartition("/")[2]
+    """Whether something is no checkpoint of the experiment, and nothing on its way."""
+    *above, name = key.split("/")
     if len(above) == 1 and layout.is_checkpoint_name(name):
         return False
-    return above[-1] != layout.INTERNAL_DIR or name in _OURS
+    return layout.INTERNAL_DIR not in above[-1:] or name in _OURS
 
 
 def _directories(root: Path) -> list[os.DirEntry[str]]:
