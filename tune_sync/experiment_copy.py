@@ -9,8 +9,6 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import xxhash
-
 from tune_sync import layout
 from tune_sync.errors import ConfigError, NotWholeError, TuneSyncError
 from tune_sync.manifest import Manifest, manifest_from_json
@@ -21,12 +19,11 @@ from tune_sync.mirror_record import (
     experiment_of,
     save_record,
 )
+from tune_sync.mirror_state import digest_of_file, put_back_state
 from tune_sync.recorded import recorded
 from tune_sync.sites import check_format
 from tune_sync.store import LocalStore
 from tune_sync.syncers.base import Syncer
-
-CHUNK_BYTES = 16 << 20
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -94,6 +91,7 @@ def _tidy(root: Path, remote: str) -> None:
         store.remove_tree(checkpoint)
     record = MirrorRecord(experiment, remote, tuple(sorted(touched)), tuple(sorted(whole)))
     save_record(store, record)
+    put_back_state(root)
     if not any(root.glob("experiment_state-*.json")):
         raise FileNotFoundError(
             f"{remote} holds no experiment_state-*.json: its driver was lost before the first one "
@@ -136,13 +134,5 @@ def _check(store: LocalStore, manifest: Manifest) -> None:
         found = store.path(f"{manifest.checkpoint}/{file.path}")
         if not found.is_file() or found.stat().st_size != file.size_bytes:
             raise NotWholeError(f"{file.path} is missing, or has another length")
-        if _digest(found) != file.digest:
+        if digest_of_file(found) != file.digest:
             raise NotWholeError(f"{file.path} has other bytes")
-
-
-def _digest(path: Path) -> str:
-    digest = xxhash.xxh3_128()
-    with open(path, "rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()

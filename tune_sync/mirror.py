@@ -5,7 +5,7 @@ sends, in this order:
 
 1. the directories of checkpoints that are published there and not at the mirror;
 2. their manifests;
-3. the state of that moment, which names no other checkpoints;
+3. the state of that moment, which names no other checkpoints (twice: see `mirror_state`);
 
 and then it deletes at the mirror what was deleted at home before that moment. So whatever the
 moment, the state at the mirror names only checkpoints that are wholly there. What changes
@@ -26,6 +26,7 @@ from tune_sync.errors import ExperimentExistsError, LeaseLostError, NotStoredErr
 from tune_sync.mirror_files import KnownFiles, Signature
 from tune_sync.mirror_plan import Cut, Plan
 from tune_sync.mirror_record import MirrorRecord, load_record, save_record
+from tune_sync.mirror_state import LIST_NAME, STATE_DIR, digest_of_file, list_json
 from tune_sync.outbox import BACKOFF_S, Outbox, Parcel
 from tune_sync.store import LocalStore
 from tune_sync.syncers.base import Syncer
@@ -67,6 +68,7 @@ class Mirror:
         self._store = LocalStore(root)
         self._outbox = Outbox(root, remote, syncer, self._note_progress, backoff_s)
         self._files = KnownFiles(root)
+        self._digests: dict[str, str] = {}
         self._files_due_s = time.monotonic() + period_s
         self._record = MirrorRecord("", remote)
         self._plan = Plan(())
@@ -200,8 +202,7 @@ class Mirror:
                     cut = self._plan.cut()
                 self._send_checkpoints(cut)
                 if state:
-                    self._go_on()
-                    self._outbox.send_parcel(parcel)
+                    self._send_state(parcel)
                     self._files.sent(state)
             self._delete(cut)
         finally:
@@ -244,6 +245,15 @@ class Mirror:
                 self._plan.retired(checkpoint)
             self._plan.copied(checkpoint)
             self._changed.notify_all()
+
+    def _send_state(self, parcel: Parcel) -> None:
+        """Into a directory of ours first; see `mirror_state`."""
+        self._go_on()
+        self._digests |= {key: digest_of_file(parcel.path / key) for key in parcel.keys}
+        parcel.add_bytes(LIST_NAME, list_json(self._digests))
+        self._outbox.send_parcel(parcel, STATE_DIR)
+        (parcel.path / LIST_NAME).unlink()
+        self._outbox.send_parcel(parcel)
 
     def _send(self, files: dict[str, Signature]) -> None:
         """Send what trials have written. A file that was replaced meanwhile goes the next time."""

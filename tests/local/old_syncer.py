@@ -8,7 +8,7 @@ from tune_sync import Syncer
 
 
 class OldSyncer(Syncer):
-    """In the background, skipping what comes while it is busy, with a retry, without time limits."""
+    """In the background, with a retry, and skipping what comes while it is busy."""
 
     def __init__(self, sync_period: float = 300.0):
         super().__init__(sync_period=sync_period)

@@ -134,6 +134,7 @@ def test_a_checkpoint_goes_first_then_its_manifest_then_the_state(
         "up .tune_sync format.json mark.json",
         "up trial/checkpoint_000000 a",
         "up .tune_sync/manifests checkpoint_000000.json",
+        f"up .tune_sync/mirror/state digests.json {STATE}",
         f"up . {STATE}",
     ]
     assert (syncer.top / STATE).read_text() == '["names checkpoint 0"]'
