@@ -52,8 +52,8 @@ class DriversOwn(PlainSyncer):
             file.write(f"{os.getpid()}\n")
 
 
-def refuse(source: str, target: str) -> None:
-    """An upload that fails for checkpoints alone."""
-    if "checkpoint_" in target:
+def refuse_checkpoints(source: str, target: str) -> None:
+    """An upload to `<top>/far/...` that fails for checkpoints, while there is no `<top>/room`."""
+    if "checkpoint_" in target and not Path(target.split("/far/")[0], "room").exists():
         raise OSError("507 Insufficient Storage")
     shutil.copytree(source, target, dirs_exist_ok=True)

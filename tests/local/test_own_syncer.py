@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ray import tune
 from tests.bed.tree import tree_digest
 from tests.hosts.drivers.trainables import read_checkpoint, train_n
 from tests.local.old_syncer import OldSyncer
-from tests.local.own_syncers import DriversOwn, PlainSyncer, copying, refuse
+from tests.local.own_syncers import DriversOwn, PlainSyncer, copying, refuse_checkpoints
 from tests.local.trainables import STEPS, stumbles
 from tune_sync import (
     CallbackSyncer,
@@ -23,7 +24,7 @@ from tune_sync import (
     fetch_experiment,
     run_config_kwargs,
 )
-from tune_sync.errors import ConfigError, ExperimentExistsError, NotStoredError, StoreError
+from tune_sync.errors import ConfigError, ExperimentExistsError, NotStoredError
 
 
 def config_of(tmp_path: Path, syncer: Syncer, **fields: Any) -> RunConfig:
@@ -78,16 +79,18 @@ def test_syncers_written_for_old_ray_work_and_what_is_not_kept_goes_there_too(
 def test_what_did_not_get_there_makes_fit_raise_and_a_restore_sends_it(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    syncer = CallbackSyncer(refuse, refuse, shutil.rmtree)
     monkeypatch.setattr(CallbackSyncer, "wait_or_retry", lambda self, *args: self.wait())
+    syncer = CallbackSyncer(refuse_checkpoints, refuse_checkpoints, shutil.rmtree)
     with pytest.raises(NotStoredError) as failure:
         tune.Tuner(train_n, run_config=config_of(tmp_path, syncer)).fit()
-    for part in (f"{tmp_path}/far/x", "checkpoint_000000", "507 Insufficient Storage", "restore"):
+    home, far = tmp_path / "home/x", tmp_path / "far/x"
+    for part in (str(far), "checkpoint_000000", "507 Insufficient Storage", "a restore from there"):
         assert part in str(failure.value)
-    assert not list((tmp_path / "far/x").glob("experiment_state*"))
-    with pytest.raises(FileNotFoundError, match="no experiment_state"):
-        fetch_experiment(tmp_path / "far/x", tmp_path / "copy", copying())
-    assert not (tmp_path / "copy").exists()
+    assert not list(far.glob("*/checkpoint_*"))
+
+    (tmp_path / "room").touch()
+    assert not tune.Tuner.restore(str(home), train_n).fit().errors
+    assert visible(far) == visible(home)
 
 
 def test_a_name_that_is_taken_there_is_refused_and_nothing_is_mixed(
@@ -102,14 +105,6 @@ def test_a_name_that_is_taken_there_is_refused_and_nothing_is_mixed(
     (tmp_path / "copy").mkdir()
     with pytest.raises(FileExistsError, match="never mixed"):
         fetch_experiment(tmp_path / "far/x", tmp_path / "copy", copying())
-
-
-def test_a_place_that_cannot_be_reached_is_told_before_training(
-    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "far").touch()
-    with pytest.raises(StoreError, match="nothing can be sent to"):
-        tune.Tuner(train_n, run_config=config_of(tmp_path, PlainSyncer())).fit()
 
 
 def test_the_syncer_is_needed_on_the_drivers_node_alone(local_ray: None, tmp_path: Path) -> None:
@@ -134,10 +129,10 @@ def test_a_moved_experiment_is_sent_below_its_new_name(local_ray: None, tmp_path
 
 
 def test_a_syncer_that_cannot_be_pickled_is_refused(tmp_path: Path) -> None:
-    with open(os.devnull) as file:
-        syncer = CallbackSyncer(lambda s, t: file.read(), print, print)
-        with pytest.raises(ConfigError, match=r"CallbackSyncer\(...\)\) cannot be pickled"):
-            config_of(tmp_path, syncer)
+    client = threading.Lock()
+    syncer = CallbackSyncer(lambda s, t: client.acquire(), print, print)
+    with pytest.raises(ConfigError, match=r"CallbackSyncer\(...\)\) cannot be pickled"):
+        config_of(tmp_path, syncer)
 
 
 def test_what_a_syncer_cannot_do_is_refused(tmp_path: Path) -> None:
