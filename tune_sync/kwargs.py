@@ -13,7 +13,7 @@ from tune_sync.buckets.url import BucketUrl, is_bucket_url, parse_bucket_url
 from tune_sync.config import SyncConfig
 from tune_sync.destination import resolve_destination
 from tune_sync.errors import ConfigError
-from tune_sync.new_run import make_filesystem, own_sync_config
+from tune_sync.new_run import OwnSync, make_filesystem, own_sync_config
 from tune_sync.ray_adapter import SyncCallback
 
 
@@ -46,15 +46,20 @@ def run_config_kwargs(
     if api not in ("tune", "train"):
         raise ConfigError(f'api={api!r}: "tune" or "train" is needed')
     config = own_sync_config(sync_config)
-    place = resolve_destination(config.upload_dir, storage_path)
+    place = resolve_destination(config.direct_dir, storage_path)
     if api == "train" and _train_is_v2():
         from tune_sync.train_adapter import train_kwargs
 
+        if config.own_syncer is not None:
+            raise ConfigError(
+                f"{type(config.own_syncer).__name__}: Ray Train by itself does not send results on "
+                "with a syncer of your own; run it inside of a Tuner, or use a bucket as upload_dir"
+            )
         return train_kwargs(config, place, name, on_existing)
     filesystem = make_filesystem(config, place, name or "", on_existing)
     kwargs = {
         "storage_path": place.path, "storage_filesystem": filesystem, "sync_config": config,
-        "callbacks": [SyncCallback(filesystem)],
+        "callbacks": [SyncCallback(filesystem, OwnSync.of(config))],
     }  # fmt: skip
     return {"name": name, **kwargs} if name else kwargs
 

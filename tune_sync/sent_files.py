@@ -66,7 +66,7 @@ class SentFiles:
         # After a restore Ray copies the states of earlier runs too, in every snapshot. They are not
         # news: only what differs from the version before may count for deletes.
         if run is not None and key.startswith(STATE_NAME) and stream.digest != before:
-            run.publisher.state_written()
+            run.state_written()
         self._digests[key] = stream.digest
 
 
