@@ -27,6 +27,7 @@ ANSWERS = {
     "expired": (400, "ExpiredToken", "The provided token has expired"),
     "denied": (403, "AccessDenied", "Access Denied"),
     "moved": (301, "PermanentRedirect", "The bucket is in another region"),
+    "too many": (400, "InvalidPart", "Part number must be at most 10"),
     "malformed": (400, "AuthorizationHeaderMalformed", "The region is wrong; expecting eu-west-1"),
 }
 # Of a body, before a connection is cut.
@@ -124,7 +125,7 @@ def proxy_argv(endpoint_url: str, file: Path | str, address: str, port: int) -> 
 
 def write_faults(file: Path, **fields: object) -> None:
     """Change what a proxy in another process does; what is not named is as at its start."""
-    usual = {"share": 0.0, "delay_s": 0.0, "bytes_per_s": 0.0, "is_down": False}
+    usual = {"share": 0.0, "kinds": FAULTS, "delay_s": 0.0, "bytes_per_s": 0.0, "is_down": False}
     fresh = file.with_suffix(".new")
     fresh.write_text(json.dumps({**usual, **fields}))
     fresh.replace(file)

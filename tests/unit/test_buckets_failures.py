@@ -85,6 +85,8 @@ MAPPED = [
     (GenericError(by_obstore("PUT", "507 Full", "InsufficientStorage", "")), StoreFullError),
     (GenericError(by_obstore("PUT", "503 Service Unavailable", "SlowDown", "")),
      StoreUnreachableError),
+    (GenericError("Generic S3 error: HTTP error: request or response body error"),
+     StoreUnreachableError),
     (GenericError(by_obstore("PUT", "500 Internal Server Error")), StoreUnreachableError),
     (GenericError("Generic S3 error: Error performing HEAD http://h:9/x in 1.3s - HTTP error: "
                   "error sending request"), StoreUnreachableError),

@@ -168,12 +168,16 @@ def _arrow_s3(options: Mapping[str, Any], retries_count: int) -> pafs.FileSystem
         raise ConfigError(
             f'this pyarrow cannot reach s3:// ({error}): pip install "tune-sync[s3]"'
         ) from error
-    return pafs.S3FileSystem(
-        **given, request_timeout=request_s, connect_timeout=connect_s,
+    given |= {
+        "request_timeout": request_s, "connect_timeout": connect_s, "retry_strategy": retry,
         # What it writes in the background it first keeps: a whole file, if the store is slow.
-        background_writes=False,
-        retry_strategy=retry,
-    )  # fmt: skip
+        "background_writes": False,
+    }  # fmt: skip
+    try:
+        # Small objects in one request, which leaves no open upload behind when its answer is lost.
+        return pafs.S3FileSystem(**given, allow_delayed_open=True)
+    except TypeError:  # a pyarrow that does not know it
+        return pafs.S3FileSystem(**given)
 
 
 def _s3fs_options(options: Mapping[str, Any]) -> dict[str, Any]:

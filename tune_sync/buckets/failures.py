@@ -48,7 +48,8 @@ _FULL = _kind(
 _UNREACHABLE = _kind(
     r"timed? ?-?out|TIMEOUT|deadline|\b50[0234]\b|InternalError|INTERNAL_FAILURE|"
     r"ServiceUnavailable|SERVICE_UNAVAILABLE|NETWORK_CONNECTION|connection|connect|"
-    r"error sending request|error decoding response|incomplete|broken pipe|reset by peer|"
+    r"error sending request|error decoding response|body error|incomplete|broken pipe|"
+    r"reset by peer|"
     r"dns|resolve host|unreachable|curlCode",
     StoreUnreachableError,
     "is the endpoint right, and the network up? A slow store needs "
