@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from contextlib import suppress
 
 from tune_sync import layout
-from tune_sync.errors import LeaseLostError
+from tune_sync.errors import LeaseLostError, SyncTimeoutError
 from tune_sync.home import digest_of
 from tune_sync.layout import Kind
+from tune_sync.paced import Paced
 from tune_sync.run import Run
 from tune_sync.streams import FileStream
 
@@ -28,16 +31,43 @@ class SentFiles:
     def __init__(self) -> None:
         self.unstored: dict[str, Exception] = {}
         self._digests: dict[str, str] = {}
+        self._paced: Paced | None = None
 
     def commit(
         self, stream: FileStream, key: str, kind: Kind, run: Run | None, timeout_s: float
     ) -> None:
         """Put a finished file in its place; skips one that this process has sent before.
 
+        Where one file must not be put too often, the driver's wait for their turn, and of several
+        versions of one that wait only the newest is put.
+
         It runs in `close`, whose errors pyarrow drops: so they are told and kept here.
         """
+        durable = kind is Kind.STATE
+        if run is not None and durable:  # what it names was placed before
+            self._told(key, lambda: run.publisher.drain(timeout_s))
+        if run is None or not run.home.rewrite_s:
+            self._told(key, lambda: self._commit(stream, key, durable, run))
+            return
+        self._paced = self._paced or Paced(run.home.rewrite_s)
+        self._paced.do(key, lambda: self._commit_in_turn(stream, key, durable, run), stream.drop)
+
+    def flush(self, timeout_s: float) -> None:
+        """Return when all that waits for its turn is in its place.
+
+        Raises:
+            SyncTimeoutError: It took longer than `timeout_s`.
+        """
+        if self._paced is not None and not self._paced.flush(timeout_s):
+            raise SyncTimeoutError(f"state is still being written after {timeout_s:.0f} s")
+
+    def forget(self, key: str) -> None:
+        """`key` was removed, with all that is below."""
+        self._digests = {k: d for k, d in self._digests.items() if layout.below(key, k) is None}
+
+    def _told(self, key: str, act: Callable[[], None]) -> None:
         try:
-            self._commit(stream, key, kind is Kind.STATE, run, timeout_s)
+            act()
         except LeaseLostError:
             raise  # told by whoever checks the lease
         except Exception as error:
@@ -46,15 +76,11 @@ class SentFiles:
             raise
         self.unstored.pop(key, None)
 
-    def forget(self, key: str) -> None:
-        """`key` was removed, with all that is below."""
-        self._digests = {k: d for k, d in self._digests.items() if layout.below(key, k) is None}
+    def _commit_in_turn(self, stream: FileStream, key: str, durable: bool, run: Run) -> None:
+        with suppress(Exception):  # told already
+            self._told(key, lambda: self._commit(stream, key, durable, run))
 
-    def _commit(
-        self, stream: FileStream, key: str, durable: bool, run: Run | None, timeout_s: float
-    ) -> None:
-        if run is not None and durable:
-            run.publisher.drain(timeout_s)
+    def _commit(self, stream: FileStream, key: str, durable: bool, run: Run | None) -> None:
         before = self._digests.get(key)
         if run is not None and before is None and key.startswith(STATE_NAME):
             before = _digest_at(run, key)
