@@ -265,6 +265,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         try:
             run.check_lease()
             self._keep_dropped_saves(trials)
+            self._handler.files.flush(self._handler.spec.options.timeout_s)
             run.flush(self._handler.spec.options.timeout_s)
             self._check_files()
         except LeaseLostError:

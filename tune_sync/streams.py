@@ -89,6 +89,11 @@ class FileStream:
         self._home.flush(self._incoming)
         self._home.commit_file(self._incoming, self._key, durable)
 
+    def drop(self) -> None:
+        """Give up a finished file that was not committed: a newer one takes its place."""
+        if self._incoming:
+            self._home.drop_file(self._incoming)
+
     def _send(self, offset_bytes: int, data: memoryview) -> None:
         if not self._incoming:
             self._incoming = self._home.begin_file()
