@@ -84,7 +84,7 @@ def test_wrong_credentials(unchanged: None, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     error = refused(OSError, "ACCESS_DENIED|SIGNATURE")
     assert not isinstance(error, FileNotFoundError)
-    with pytest.raises(OSError, match="ACCESS_DENIED|SIGNATURE"):
+    with pytest.raises(OSError, match=r"ACCESS_DENIED|SIGNATURE"):
         tune.Tuner.can_restore(URL)
 
 

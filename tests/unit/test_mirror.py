@@ -21,6 +21,7 @@ from tune_sync.syncers.base import Syncer
 
 TIMEOUT_S = 10.0
 STATE = "experiment_state-2026.json"
+NO_TRIALS = json.dumps({"trial_data": []})
 
 
 class Notebook(Syncer):
@@ -255,6 +256,7 @@ def test_another_experiment_there_is_refused_before_anything_is_sent(
     root: Path, tmp_path: Path, runs: list[Run], syncer: Notebook
 ) -> None:
     publish(start(root, runs, syncer), 0)
+    write_state(runs[0], NO_TRIALS)
     runs[0].flush(TIMEOUT_S)
     runs[0].close()
     before = list(syncer.notes)
@@ -278,7 +280,7 @@ def test_a_restore_knows_what_is_there_and_deletes_what_was_deleted_since(
     run = start(root, runs, syncer)
     for number in range(3):
         publish(run, number)
-    write_state(run, "names all")
+    write_state(run, NO_TRIALS)
     run.flush(TIMEOUT_S)
     run.close()
     run.close()

@@ -38,7 +38,8 @@ class Told(Publisher):
 def test_state_that_changes_all_the_time_is_put_once_a_second_and_its_last_version_stays() -> None:
     bucket, files = CountingBucket(), SentFiles()
     home = BucketHome(bucket)
-    run: Any = SimpleNamespace(home=home, publisher=Told(home.committer))
+    told = Told(home.committer)
+    run: Any = SimpleNamespace(home=home, publisher=told, state_written=told.state_written)
     start_s = time.monotonic()
     for number in range(60):
         stream = FileStream(home, KEY, lambda s: files.commit(s, KEY, Kind.STATE, run, TIMEOUT_S))
