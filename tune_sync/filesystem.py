@@ -97,7 +97,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         self.connector = connector
         self._home_cache: tuple[Spec, Home] | None = None
         self._uploads = Uploads()
-        self.files = SentFiles()
+        self.files = SentFiles(self._tell_unstored)
         self._small_files: SmallFiles | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -174,8 +174,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if not found.is_dir:
             raise NotADirectoryError(selector.base_dir)
         entries = home.list(key, selector.recursive)
-        remote = not isinstance(home, LocalHome)
-        if selector.recursive and remote and self._place(selector.base_dir).checkpoint:
+        copies = selector.recursive and not isinstance(home, LocalHome)
+        if copies and self._place(selector.base_dir).checkpoint:
             self._small_files = SmallFiles(home, entries)  # it is about to be copied
         return [as_file_info(f"{base}/{entry.key}", entry) for entry in entries]
 
@@ -266,8 +266,6 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             shutil.copyfileobj(reader, writer, COPY_BYTES)
         writer.close()  # only if all could be read: closing is what makes it appear
 
-    # For the adapter and the syncers
-
     def publish(self, path: str, metrics: Any = None) -> tuple[tuple[str, int, int], ...]:
         """Publish a checkpoint that all its writers have sealed; returns `Union.conflicts`.
 
@@ -307,8 +305,6 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         with open(file.source, "rb") as reader:
             shutil.copyfileobj(reader, stream, COPY_BYTES)
         stream.close()  # only if all could be read: closing is what makes it appear
-
-    # Inside
 
     def _key(self, path: str) -> str | None:
         """`path` relative to the experiment directory, or None if it is elsewhere."""
@@ -384,10 +380,14 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def _file_stream(self, key: str, place: Place) -> FileStream:
         commit = partial(self._commit_file, key=key, place=place)
-        return FileStream(self._writable_home(), key, commit)
+        return FileStream(self._writable_home(), key, commit, partial(self.files.failed, key))
 
     def _commit_file(self, stream: FileStream, key: str, place: Place) -> None:
         self.files.commit(stream, key, place.kind, self.run, self.spec.options.timeout_s)
+
+    def _tell_unstored(self, key: str, error: Exception) -> None:
+        if not self.is_driver:
+            self.connector.tell_unstored(self.spec, key, str(error))
 
     def _remove(self, key: str) -> None:
         self._writable_home().remove(key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 import posixpath
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tune_sync.errors import DamagedError, LeaseLostError, NotSharedError, NotWh
 from tune_sync.home import LocalHome
 from tune_sync.layout import Kind
 from tune_sync.lease import check_owner, read_holder
-from tune_sync.manifest import Manifest, Placed, manifest_from_json
+from tune_sync.manifest import FileEntry, Manifest, Placed, manifest_from_json
 from tune_sync.recorded import recorded
 from tune_sync.same import is_same_inode
 from tune_sync.store import Info, LocalStore
@@ -72,13 +72,15 @@ class SharedCommitter(Committer):
         keys = (layout.seal_key(checkpoint, attempt) for attempt in attempts)
         return all(self.store.info(key) is not None for key in keys)
 
-    def _check_length(self, key: str, size_bytes: int) -> None:
-        disk.wait_until(partial(self._has_length, key, size_bytes), disk.VISIBLE_WITHIN_S)
-        super()._check_length(key, size_bytes)
+    def _check_lengths(self, directory: str, files: Iterable[FileEntry]) -> None:
+        for file in files:
+            has = partial(self._has_length, f"{directory}/{file.path}", file.size_bytes)
+            disk.wait_until(has, disk.VISIBLE_WITHIN_S)
+        super()._check_lengths(directory, files)
 
-    def _drop_orphaned_manifests(self) -> None:
+    def _drop_orphaned_manifests(self) -> tuple[str, ...]:
         disk.wait_until(self._sees_all_recorded, disk.VISIBLE_WITHIN_S)
-        super()._drop_orphaned_manifests()
+        return super()._drop_orphaned_manifests()
 
     def _sees_all_recorded(self) -> bool:
         return all(self.store.info(checkpoint) is not None for checkpoint in recorded(self.store))

@@ -83,6 +83,12 @@ class Connector(Protocol):
     def storage_options(self, spec: Spec) -> dict[str, Any]:
         """What `SyncConfig.storage_options` says, for a home that is a bucket."""
 
+    def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
+        """Let the driver know, at the end of the run, that a file is not stored. Best effort."""
+
+    def unstored(self, spec: Spec) -> dict[str, tuple[float, str]]:
+        """What trials told: the file's key -> when (seconds since the epoch) and why."""
+
     def rank(self) -> int:
         """World rank of this process; 0 outside multi-process training."""
 

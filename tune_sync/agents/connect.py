@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 
-from tune_sync.agents.home_agent import start_agent
+from tune_sync.agents.home_agent import ask_unstored, start_agent, tell_unstored
 from tune_sync.agents.options_agent import ask_options, start_options
 from tune_sync.agents.remote_home import RemoteHome
 from tune_sync.bucket_home import BucketHome
@@ -60,6 +60,17 @@ class RayConnector:
             found = ask_options(spec.address.agent_name) if ray.is_initialized() else None
             keep(spec.key, found)
         return found or {}
+
+    def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
+        """See `Connector.tell_unstored`. With a bucket there is nobody to tell: it is logged."""
+        if spec.address is not None and not spec.scheme and ray.is_initialized():
+            tell_unstored(spec.address.agent_name, f"{spec.root}/{spec.experiment}", key, reason)
+
+    def unstored(self, spec: Spec) -> dict[str, tuple[float, str]]:
+        """See `Connector.unstored`."""
+        if spec.address is None or spec.scheme or not ray.is_initialized():
+            return {}
+        return ask_unstored(spec.address.agent_name, f"{spec.root}/{spec.experiment}")
 
     def rank(self) -> int:
         """See `Connector.rank`."""
