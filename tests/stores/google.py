@@ -49,7 +49,12 @@ class GoogleServer:
         """The same as `storage_options`."""
         if engine == "obstore":
             return {"engine": engine, "service_account_path": str(self.account_file)}
-        return {"engine": engine, "endpoint_url": self.endpoint_url, "token": "anon", "project": "p"}
+        return {
+            "engine": engine,
+            "endpoint_url": self.endpoint_url,
+            "token": "anon",
+            "project": "p",
+        }
 
 
 @contextmanager

@@ -133,8 +133,11 @@ def write_faults(file: Path, **fields: object) -> None:
 
 @contextmanager
 def proxy(
-    endpoint_url: str, faults: Faults, base: type[Handler] | None = None,
-    address: tuple[str, int] = ("127.0.0.1", 0), **attributes: object,
+    endpoint_url: str,
+    faults: Faults,
+    base: type[Handler] | None = None,
+    address: tuple[str, int] = ("127.0.0.1", 0),
+    **attributes: object,
 ) -> Iterator[str]:
     """Pass requests on to `endpoint_url`; yields the URL to use instead."""
     target = urlsplit(endpoint_url).netloc
@@ -209,7 +212,9 @@ class Handler(BaseHTTPRequestHandler):
     ) -> tuple[int, list[tuple[str, str]], bytes]:
         """What the store answers to a request."""
         connection = http.client.HTTPConnection(self.target, timeout=60)
-        given = {"Host": self.target, "Content-Length": str(len(body))} if headers is None else headers
+        given = (
+            {"Host": self.target, "Content-Length": str(len(body))} if headers is None else headers
+        )
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         for name, value in given.items():
             connection.putheader(name, value)

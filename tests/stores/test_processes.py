@@ -37,9 +37,7 @@ def test_forked_children_and_their_parent_go_on(server: S3Server, engine: str) -
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.parametrize("engine", ["", "pyarrow", pytest.param("fsspec", marks=pytest.mark.slow)])
-def test_processes_of_a_pool_use_a_bucket_each(
-    server: S3Server, engine: str, method: str
-) -> None:
+def test_processes_of_a_pool_use_a_bucket_each(server: S3Server, engine: str, method: str) -> None:
     assert len(keys_of(server, "tests.stores.pool_and_put", engine, method)) == 2 + 4
 
 

@@ -18,7 +18,11 @@ from tests.stores.test_weather import s3
 from tune_sync import RunConfig, SyncConfig
 from tune_sync.errors import ConfigError, StoreDeniedError, StoreUnreachableError
 
-USERS = {"reader": ["Read", "List"], "writer": ["Write"], "stranger": ["Read:o", "Write:o", "List:o"]}
+USERS = {
+    "reader": ["Read", "List"],
+    "writer": ["Write"],
+    "stranger": ["Read:o", "Write:o", "List:o"],
+}
 SOON_S = 30.0
 ENGINES = ("obstore", "pyarrow")
 BY_DEFAULT = pytest.param({}, marks=pytest.mark.slow)
@@ -39,7 +43,11 @@ def keys(server: S3Server) -> list[str]:
 
 
 def refused(
-    server: S3Server, error: type[Exception], says: str, url: str = "s3://bucket/runs", **options: Any
+    server: S3Server,
+    error: type[Exception],
+    says: str,
+    url: str = "s3://bucket/runs",
+    **options: Any,
 ) -> str:
     """Make a Tuner, and see it refused; returns the message."""
     start_s = time.monotonic()
@@ -53,9 +61,7 @@ def refused(
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_a_user_who_may_not_do_all_that_is_needed(
-    server: S3Server, engine: str, user: str
-) -> None:
+def test_a_user_who_may_not_do_all_that_is_needed(server: S3Server, engine: str, user: str) -> None:
     secret = f"{user}-secret"
     refused(
         server, StoreDeniedError, "may not do that: reading, writing", engine=engine,
@@ -81,9 +87,7 @@ def test_another_region(server: S3Server, engine: str, fault: str) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1:9", "nohost.invalid"])
 def test_nobody_there(server: S3Server, engine: str, host: str) -> None:
-    refused(
-        server, StoreUnreachableError, "endpoint", engine=engine, endpoint_url=f"http://{host}"
-    )
+    refused(server, StoreUnreachableError, "endpoint", engine=engine, endpoint_url=f"http://{host}")
 
 
 def test_https_where_http_is_spoken(server: S3Server, engine: str) -> None:
@@ -97,7 +101,9 @@ def test_a_host_that_never_answers(
     server: S3Server, engine: str, accepts: bool, limits: dict[str, int]
 ) -> None:
     with silent_host(accepts) as url:
-        refused(server, StoreUnreachableError, "endpoint", engine=engine, endpoint_url=url, **limits)
+        refused(
+            server, StoreUnreachableError, "endpoint", engine=engine, endpoint_url=url, **limits
+        )
 
 
 @contextmanager
