@@ -42,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         for name, value in running.env.items():
             patch.setenv(name, value)
         s3(running).create_bucket(Bucket="bucket")
-        ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100_000_000)
+        ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=100_000_000)
         sync = SyncConfig(upload_dir=URL.rpartition("/")[0])
         config = RunConfig(name="exp", verbose=0, sync_config=sync)
         assert tune.Tuner(stumbles, run_config=config).fit().errors

@@ -52,7 +52,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 @pytest.fixture(scope="module")
 def cluster(server: S3Server) -> Iterator[None]:
     """Ray whose workers have what the server needs in their environment."""
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
+    ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
     yield
     ray.shutdown()
 
