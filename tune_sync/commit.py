@@ -243,6 +243,8 @@ class Committer:
         forgotten = self._drop_orphaned_manifests()
         return Recovery(tuple(completed), tuple(dropped), forgotten)
 
+    sweep = recover  # at the end of this very run; see `BucketCommitter.sweep`
+
     # Inside
 
     def _replace(self, key: str, data: bytes) -> None:

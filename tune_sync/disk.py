@@ -27,9 +27,10 @@ UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EN
 # What a file is called that was removed while somebody has it open: by NFS, and by FUSE.
 HELD_OPEN = (".nfs", ".fuse_hidden")
 
-# How long what another node did may stay unseen here. NFS refreshes what is opened at once, and
-# what is only cached within a minute at most; object stores behind FUSE take a few seconds.
-VISIBLE_WITHIN_S = 20.0
+# How long what another node did may stay unseen here. NFS refreshes what is opened at once; object
+# stores behind FUSE may take a few seconds. Longer would hold up Ray's control loop for longer when
+# something does not come at all.
+VISIBLE_WITHIN_S = 10.0
 POLL_S = 0.1
 
 REMOVE_TRIES = 3

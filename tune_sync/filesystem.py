@@ -31,13 +31,13 @@ from tune_sync.errors import ConfigError, ImmutableError, PathRefusedError
 from tune_sync.filters import wanted
 from tune_sync.home import Home, LocalHome
 from tune_sync.layout import Kind, Place
+from tune_sync.reads import Reads
 from tune_sync.run import Run
 from tune_sync.sent_files import SentFiles
 from tune_sync.shared_home import MARKER, SharedHome
 from tune_sync.shared_site import SharedSite
-from tune_sync.small_files import SmallFiles
 from tune_sync.spec import Connector, Spec
-from tune_sync.streams import FileStream, NullStream, as_file_info, open_reader
+from tune_sync.streams import FileStream, NullStream, as_file_info
 from tune_sync.tree import TreeFile
 from tune_sync.turn import COPYING, InTurn
 from tune_sync.upload import Upload
@@ -98,7 +98,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         self._home_cache: tuple[Spec, Home] | None = None
         self._uploads = Uploads()
         self.files = SentFiles(self._tell_unstored)
-        self._small_files: SmallFiles | None = None
+        self._reads = Reads()
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.barrier()
@@ -115,8 +115,13 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     # The run's life, for the adapter
 
-    def barrier(self) -> None:
-        """Seal what this process wrote: durable at home when this returns."""
+    def barrier(self, copied: str = "") -> None:
+        """Seal what this process wrote: durable at home when this returns.
+
+        `copied` is the path of a checkpoint whose copy has come to its end, if that is known.
+        """
+        if copied:
+            self._uploads.copied(self._key(copied) or "", self.connector.ranks_count())
         self._uploads.seal()
 
     def heard_of(self, reported: tuple[tuple[str, str], ...]) -> None:
@@ -174,9 +179,10 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if not found.is_dir:
             raise NotADirectoryError(selector.base_dir)
         entries = home.list(key, selector.recursive)
-        copies = selector.recursive and not isinstance(home, LocalHome)
-        if copies and self._place(selector.base_dir).checkpoint:
-            self._small_files = SmallFiles(home, entries)  # it is about to be copied
+        if selector.recursive and not isinstance(home, LocalHome):
+            checkpoint = self._place(selector.base_dir).checkpoint
+            if checkpoint:
+                self._reads.listed(home, checkpoint, entries)
         return [as_file_info(f"{base}/{entry.key}", entry) for entry in entries]
 
     def create_dir(self, path: str, recursive: bool) -> None:
@@ -216,18 +222,14 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         home, key, _ = self._locate(path)
         if isinstance(home, LocalHome) and not isinstance(home, SharedHome):
             return self.open_input_file(path)
-        small = self._small_files.take(key) if self._small_files else None
-        if small is not None:
-            return pa.BufferReader(small)
-        reader = InTurn(COPYING, lambda: open_reader(home, key, path))
-        return pa.PythonFile(reader, mode="r")
+        return self._reads.open_stream(home, key, self._place(path), path)
 
     def open_input_file(self, path: str) -> pa.NativeFile:
         """Read a file, at any position."""
         home, key, base = self._locate(path)
         if isinstance(home, LocalHome) and not isinstance(home, SharedHome):
             return pafs.LocalFileSystem().open_input_file(f"{base}/{key}")
-        return pa.PythonFile(open_reader(home, key, path), mode="r")
+        return self._reads.open_file(home, key, self._place(path), path)
 
     def delete_file(self, path: str) -> None:
         """Remove a file. Files of a checkpoint cannot be removed one by one."""
@@ -246,8 +248,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
         """Remove what a directory holds."""
-        selector = pafs.FileSelector(path, allow_not_found=missing_dir_ok)
-        for info in self.get_file_info_selector(selector):
+        for info in self.get_file_info_selector(pafs.FileSelector(path, missing_dir_ok)):
             remove = self.delete_dir if info.type == pafs.FileType.Directory else self.delete_file
             remove(info.path)
 
@@ -264,7 +265,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         writer = self.open_output_stream(target, None)
         with self.open_input_file(source) as reader:
             shutil.copyfileobj(reader, writer, COPY_BYTES)
-        writer.close()  # only if all could be read: closing is what makes it appear
+        writer.close()  # as in `send_file`
 
     def publish(self, path: str, metrics: Any = None) -> tuple[tuple[str, int, int], ...]:
         """Publish a checkpoint that all its writers have sealed; returns `Union.conflicts`.
@@ -332,11 +333,10 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def _file_info(self, path: str) -> pafs.FileInfo:
         home, key, _ = self._locate(path)
         found = home.info(key)
-        if found is None:
-            if path.endswith("/" + MARKER):
-                self._writable_home()  # says what is wrong
-            return pafs.FileInfo(path, pafs.FileType.NotFound)
-        return as_file_info(path, found)
+        if found is None and path.endswith("/" + MARKER):
+            self._writable_home()  # says what is wrong
+        missing = pafs.FileInfo(path, pafs.FileType.NotFound)
+        return as_file_info(path, found) if found is not None else missing
 
     def _home(self) -> Home:
         if self.run is not None:

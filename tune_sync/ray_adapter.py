@@ -15,6 +15,7 @@ import ray.train
 import ray.tune
 
 from tune_sync import layout, ray_records
+from tune_sync.buckets.url import path_of_url
 from tune_sync.checkpoint import Checkpoint
 from tune_sync.destination import Destination, parse_destination, resolve_destination
 from tune_sync.dropped_saves import DroppedSaves
@@ -28,6 +29,7 @@ from tune_sync.errors import (
 from tune_sync.filesystem import SyncHandler
 from tune_sync.metrics import plain_metrics
 from tune_sync.new_run import (
+    OwnSync,
     begin_home,
     claim_name,
     make_filesystem,
@@ -36,6 +38,7 @@ from tune_sync.new_run import (
 )
 from tune_sync.restored import adopt_published
 from tune_sync.saved_state import check_restored
+from tune_sync.storage_options import kept
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -78,7 +81,7 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
                 "tune_sync.RunConfig brings its own storage_filesystem; leave that field out, or "
                 "use ray.tune.RunConfig to do without tune_sync"
             )
-        place = resolve_destination(self.sync_config.upload_dir, self.storage_path)
+        place = resolve_destination(self.sync_config.direct_dir, self.storage_path)
         object.__setattr__(self, "storage_path", place.path)
         super().__post_init__()
         self._set_place(place)
@@ -97,6 +100,15 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
             self._handler().bind(value)
         elif name == "storage_filesystem" and value is None:
             self._set_place(parse_destination(self.storage_path))
+            if self._place().scheme:  # Ray took the name out of a URL
+                object.__setattr__(self, "name", path_of_url(self.name or ""))
+            self._attach("resume")
+        elif name == "storage_filesystem" and isinstance(
+            getattr(value, "handler", None), SyncHandler
+        ):  # from `restore_kwargs`
+            spec = value.handler.spec
+            self.sync_config.storage_options = kept(spec.key)
+            self._set_place(Destination(spec.root, spec.scheme))
             self._attach("resume")
         elif name == "storage_filesystem":
             logger.warning("restoring through %s: results are not synced by tune_sync", value)
@@ -113,6 +125,9 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        for callback in self.callbacks or ():
+            if isinstance(callback, SyncCallback) and callback.own_sync is not None:
+                self.sync_config.syncer = callback.own_sync.syncer  # left out of its own pickle
         self._handler().is_driver = True
         self._handler().on_existing = "move_aside" if self.overwrite else "error"
 
@@ -132,7 +147,8 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
         filesystem = make_filesystem(self.sync_config, self._place(), self.name or "", on_existing)
         others = [c for c in self.callbacks or () if not isinstance(c, SyncCallback)]
         object.__setattr__(self, "storage_filesystem", filesystem)
-        object.__setattr__(self, "callbacks", [*others, SyncCallback(filesystem)])
+        callback = SyncCallback(filesystem, OwnSync.of(self.sync_config))
+        object.__setattr__(self, "callbacks", [*others, callback])
 
 
 class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
@@ -140,10 +156,12 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
 
     Args:
         filesystem: The run's filesystem.
+        own_sync: The user's own way to send results on; None without one.
     """
 
-    def __init__(self, filesystem: pafs.PyFileSystem) -> None:
+    def __init__(self, filesystem: pafs.PyFileSystem, own_sync: OwnSync | None = None) -> None:
         self._filesystem = filesystem
+        self.own_sync = own_sync
         self._on_existing = filesystem.handler.on_existing
         self._to_restore: frozenset[str] = frozenset()
         self._saves = DroppedSaves()
@@ -169,6 +187,8 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         self._to_restore = run.saved_trials
         try:
             begin_home(handler)
+            if self.own_sync is not None:
+                self.own_sync.begin(handler)
         except BaseException:
             run.give_back()
             raise
@@ -245,6 +265,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         try:
             run.check_lease()
             self._keep_dropped_saves(trials)
+            self._handler.files.flush(self._handler.spec.options.timeout_s)
             run.flush(self._handler.spec.options.timeout_s)
             self._check_files()
         except LeaseLostError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from tune_sync import layout
@@ -19,6 +19,25 @@ class Readable(Protocol):
 
     def list(self, key: str) -> builtins.list[Info]:
         """The direct entries of a directory."""
+
+
+class Snapshot(Readable, Protocol):
+    """What a restore looks at. What changes later need not show in it."""
+
+    def manifest(self, checkpoint: str) -> Manifest | None:
+        """See `Committer.manifest`."""
+
+
+class LiveSnapshot:
+    """A `Snapshot` that looks each time: where that is fast.
+
+    Args:
+        store: Rooted at the experiment.
+        manifest: See `Committer.manifest`.
+    """
+
+    def __init__(self, store: Readable, manifest: Callable[[str], Manifest | None]) -> None:
+        self.info, self.list, self.manifest = store.info, store.list, manifest
 
 
 def recorded(store: Readable, below: str = layout.MANIFESTS_DIR) -> Iterator[str]:

@@ -26,6 +26,7 @@ from tune_sync.lease import Holder
 from tune_sync.publisher import Publisher
 from tune_sync.saved_state import saved_trials
 from tune_sync.sites import LocalSite, Site
+from tune_sync.watched import WatchedCommitter, Watcher
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -57,7 +58,8 @@ class Run:
         self.lease = site.lease(self.owner)
         self.home = site.home(self.owner, checkpoint_depth)
         self.lease.acquire(may_take=_not_begun_here)
-        self.publisher = Publisher(self.home.committer)
+        self._watched = WatchedCommitter(self.home.committer)
+        self.publisher = Publisher(self._watched)
         self._latest: dict[str, tuple[str, frozenset[str]]] = {}
         self._timeout_s = timeout_s
         self.refused: dict[str, Exception] = {}
@@ -143,6 +145,16 @@ class Run:
         conflicts: tuple[tuple[str, int, int], ...] = placed.conflicts
         return conflicts
 
+    def watch(self, watcher: Watcher) -> None:
+        """Tell a second place of results of all that happens from now on."""
+        self._watched.watcher = watcher
+
+    def state_written(self) -> None:
+        """Tell that a state file was written; see `Publisher.state_written`."""
+        self.publisher.state_written()
+        if self._watched.watcher is not None:
+            self._watched.watcher.state_written()
+
     def note_latest(self, checkpoint: str, attempts: Collection[str] = ()) -> None:
         """Note a published checkpoint: its trial's latest, unless a later one is known."""
         trial = layout.parent(checkpoint)
@@ -189,6 +201,8 @@ class Run:
             SyncTimeoutError: It took longer than `timeout_s`.
         """
         self.publisher.flush(timeout_s)
+        if self._watched.watcher is not None:
+            self._watched.watcher.flush()
         if self.refused:
             raise NotStoredError("; ".join(f"{c}: {e}" for c, e in self.refused.items()))
 
@@ -199,7 +213,7 @@ class Run:
         try:
             if self._end():
                 self.lease.check()  # staging of a run that took over is not ours to sweep
-                _log_forgotten(self.where, self.home.committer.recover())
+                _log_forgotten(self.where, self.home.committer.sweep())
         except LeaseLostError as error:
             logger.warning("%s", error)
         finally:
@@ -231,6 +245,8 @@ class Run:
         self.closed = True
         with _RUNS_LOCK:
             _RUNS.pop(self.owner, None)
+        if self._watched.watcher is not None:
+            self._watched.watcher.close()
         return self.publisher.close(self._timeout_s)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
+from tune_sync.buckets.url import BucketUrl
 from tune_sync.home import Home
 
 
@@ -55,7 +56,7 @@ class Spec:
     def where(self) -> str:
         """The experiment directory, as users name it: a path or a URL."""
         path = f"{self.root}/{self.experiment}"
-        return f"{self.scheme}://{path}" if self.scheme else path
+        return str(BucketUrl(self.scheme, path)) if self.scheme else path
 
     def to_plain(self) -> dict[str, Any]:
         """Strings, numbers and lists only: what other versions can read."""
@@ -91,6 +92,9 @@ class Connector(Protocol):
 
     def rank(self) -> int:
         """World rank of this process; 0 outside multi-process training."""
+
+    def ranks_count(self) -> int:
+        """How many processes report to one trial; 1 outside multi-process training."""
 
     def where(self) -> str:
         """Names this node for messages."""

@@ -48,6 +48,7 @@ class Upload:
         self._failure: Exception | None = None
         self._untold: Exception | None = None
         self._changed = True
+        self._ranks_count: int | None = None
         self._contents = threading.Condition()
         self._sending_count = 0
         self._seal_turn = threading.Lock()  # who comes second returns after the first has sealed
@@ -63,7 +64,7 @@ class Upload:
             while inner:
                 self._directories.add(inner)
                 inner = inner.rpartition("/")[0]
-            self._changed = True
+            self._note_change()
 
     def open(self, inner: str) -> UploadStream:
         """A stream that writes the file `inner`."""
@@ -104,7 +105,7 @@ class Upload:
             self._pieces.append(Piece(self.key(inner), len(self._batch), len(data)))
             self._batch += data
             self._entries[inner] = FileEntry(inner, len(data), digest)
-            self._changed = True
+            self._note_change()
             full = len(self._batch) >= BATCH_BYTES
         if full:
             self.send_batch()
@@ -131,12 +132,19 @@ class Upload:
         """Note a complete file."""
         with self._contents:
             self._entries[entry.path] = entry
-            self._changed = True
+            self._note_change()
 
     def closed(self) -> None:
         """Note that one stream was closed."""
         with self._contents:
             self._open_count -= 1
+
+    def copied(self, ranks_count: int) -> None:
+        """Nothing more comes, so that the seal is that of a complete part."""
+        with self._contents:
+            if not self._open_count and self._ranks_count != ranks_count:
+                self._ranks_count = ranks_count
+                self._changed = True
 
     def tell_later(self, error: Exception) -> None:
         """Keep an error that whoever gets it now drops; `seal` raises it."""
@@ -176,11 +184,13 @@ class Upload:
                 pieces, batch = self._take_batch()
                 files = tuple(sorted(self._entries.values(), key=lambda e: e.path))
                 directories = tuple(sorted(self._directories))
+                ranks_count = self._ranks_count
                 self._changed = False
             self._send_taken(pieces, batch)
             self._wait_sent()
             self.flush()
-            seal = Seal(self.attempt, self._rank, self._clock(), files, directories)
+            now_s = self._clock()
+            seal = Seal(self.attempt, self._rank, now_s, files, directories, ranks_count)
             self._guarded(lambda: self._home.seal(self._checkpoint, seal))
             return True
 
@@ -190,6 +200,11 @@ class Upload:
             self._home.discard_attempt(self._checkpoint, self.attempt)
         except (TuneSyncError, OSError):
             return
+
+    def _note_change(self) -> None:
+        """What is sealed by now is not all. Call it with `_contents`."""
+        self._changed = True
+        self._ranks_count = None
 
     def _take_batch(self) -> tuple[list[Piece], bytearray]:
         """The batch, to be sent with `_send_taken`. Call it with `_contents`."""

@@ -49,6 +49,12 @@ class Uploads:
         with self._lists:
             return self._uploads.get(checkpoint)
 
+    def copied(self, checkpoint: str, ranks_count: int) -> None:
+        """The copy of a checkpoint has come to its end. See `Seal.ranks_count`."""
+        upload = self.find(checkpoint)
+        if upload is not None:
+            upload.copied(ranks_count)
+
     def seal(self) -> None:
         """Seal what this process wrote: durable at home when this returns."""
         with self._lists:

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.hosts
 
 SHARED = "/srv/results"
 HOSTS = ("head", "w1", "w2")
-MANNERS = Weakness(delay_s=0.7, no_fsync=True, no_links=True, held_open=True)
+MANNERS = Weakness(delay_s=0.4, no_fsync=True, no_links=True, held_open=True)
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +124,7 @@ def test_a_host_that_joins_later_is_looked_at_when_a_trial_starts_there(
 ) -> None:
     for name in ("w1", "w2"):
         badly_mounted.kill(name)
+    for name in ("w1", "w2"):
         badly_mounted.wait_dead(name)
     trials = [{"steps": 1, "host": "w1", "start_pause_s": 600}]
     with ThreadPoolExecutor(1) as pool:

@@ -56,7 +56,10 @@ class OwnSyncer(Syncer):
         ({"include": [""]}, r"'' has to be relative"),
         ({"syncer": "rsync"}, r"syncer='rsync'\): \"auto\", an ObjectStoreSyncer or None"),
         ({"syncer": 3}, r"syncer=3\)"),
-        ({"syncer": OwnSyncer()}, r"OwnSyncer\(...\)\): a syncer of your own needs a place"),
+        (
+            {"syncer": OwnSyncer()},
+            r"OwnSyncer\(...\)\): a syncer of your own needs a place to sync to: give upload_dir",
+        ),
         ({"strict": "yes"}, r"strict='yes'\): True or False"),
         ({"sync_artifacts": 1}, r"sync_artifacts=1\): True or False"),
         ({"sync_artifacts_on_checkpoint": None}, r"sync_artifacts_on_checkpoint=None\)"),

@@ -28,6 +28,9 @@ class OnThisNode:
     def home(self, spec: Spec) -> SharedHome:
         return self._home
 
+    def ranks_count(self) -> int:
+        return 1
+
     def is_worker(self) -> bool:
         return True
 

@@ -46,6 +46,9 @@ class Here:
     def where(self) -> str:
         return "here"
 
+    def ranks_count(self) -> int:
+        return 1
+
     def is_worker(self) -> bool:
         return False
 

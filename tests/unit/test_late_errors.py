@@ -45,6 +45,9 @@ class Connected:
     def rank(self) -> int:
         return 0
 
+    def ranks_count(self) -> int:
+        return 1
+
     def where(self) -> str:
         return "here"
 

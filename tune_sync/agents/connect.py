@@ -74,12 +74,11 @@ class RayConnector:
 
     def rank(self) -> int:
         """See `Connector.rank`."""
-        with warnings.catch_warnings():  # older Rays warn of asking this inside a Tune trial
-            warnings.simplefilter("ignore")
-            try:
-                return int(ray.train.get_context().get_world_rank() or 0)
-            except Exception:  # outside Ray Train each version raises something of its own
-                return 0
+        return _ask_train("get_world_rank", 0)
+
+    def ranks_count(self) -> int:
+        """See `Connector.ranks_count`."""
+        return _ask_train("get_world_size", 1)
 
     def where(self) -> str:
         """See `Connector.where`."""
@@ -115,6 +114,15 @@ class RayConnector:
                 "the directory here and restore from the copy"
             )
         return self._remote(spec, start_home(address.node_id))
+
+
+def _ask_train(question: str, outside: int) -> int:
+    with warnings.catch_warnings():  # older Rays warn of asking this inside a Tune trial
+        warnings.simplefilter("ignore")
+        try:
+            return int(getattr(ray.train.get_context(), question)() or outside)
+        except Exception:  # outside Ray Train each version raises something of its own
+            return outside
 
 
 def node_id() -> str:

@@ -113,7 +113,7 @@ class HomeAgent:
 # What `call` may be asked for: the verbs of `home.Home` that have no method of their own here.
 _VERBS = frozenset(
     ("info", "list", "make_dir", "remove", "begin", "begin_file", "link", "seal", "commit_file",
-     "discard_attempt", "publish")
+     "drop_file", "discard_attempt", "publish")
 )  # fmt: skip
 
 
