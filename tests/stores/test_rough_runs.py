@@ -1,4 +1,4 @@
-"""Searches whose bucket throttles, drops answers, goes away for a while: all is stored in the end."""
+"""Searches whose bucket throttles, drops answers, goes away for a while: all is stored."""
 
 from __future__ import annotations
 
