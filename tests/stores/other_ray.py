@@ -44,7 +44,7 @@ def pack(path: str, file: Path) -> None:
     found = store.get_file_info(pafs.FileSelector(path, recursive=True))
     with tarfile.open(file, "w:gz") as archive:
         for entry in found:
-            if entry.is_file:
+            if entry.is_file and not entry.base_name.startswith("error."):  # tell where it ran
                 data = store.open_input_file(entry.path).readall()
                 member = tarfile.TarInfo(entry.path.removeprefix(path + "/"))
                 member.size = len(data)
