@@ -1,4 +1,4 @@
-"""Searches whose bucket throttles, drops answers, goes away a while: all is stored at the end."""
+"""Searches whose bucket throttles, drops answers, goes away for a while: all is stored."""
 
 from __future__ import annotations
 
