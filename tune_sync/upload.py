@@ -99,7 +99,7 @@ class Upload:
         with self.open(inner) as stream:
             _copy_from(source, stream)
 
-    def add_small(self, inner: str, data: bytes | bytearray, digest: str) -> None:
+    def add_small(self, inner: str, data: bytes | bytearray | memoryview, digest: str) -> None:
         """Put a small file into the batch."""
         with self._contents:
             self._batch.add(self.key(inner), data)

@@ -34,7 +34,7 @@ def test_bytes_stay_as_long_as_someone_has_them() -> None:
     assert bytes(data) == b"x" * MIB
 
 
-def test_threads_that_copy_keep_no_memory_of_batches(tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "tests.unit.memory_of_batches", str(tmp_path)]
+def test_threads_that_copy_keep_no_memory(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "tests.unit.kept_memory", str(tmp_path)]
     done = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     assert int(done.stdout) <= 40  # two batches and a little
