@@ -91,3 +91,20 @@ def test_bytes_arrive_in_parts_or_whole(monkeypatch: pytest.MonkeyPatch, whole_b
     write(home, attempt, data, chunks=True)
     home.link(f"{staged_key(C0, attempt)}/x", f"{staged_key(C0, attempt)}/y")
     assert bucket.objects[f"{C0}/x"] == bucket.objects[f"{C0}/y"] == data
+
+
+class Panic(BaseException):
+    """What a library in Rust raises where it gives up."""
+
+
+class Panicking(MemoryBucket):
+    def put_stream(self, key: str, chunks: object, size_bytes: int | None = None) -> str:
+        raise Panic
+
+
+def test_a_panic_of_a_library_is_an_error_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_streams, "WHOLE_BYTES", 10)
+    home = BucketHome(Panicking())
+    attempt = home.begin(C0)
+    with pytest.raises(OSError, match="Panic"):
+        write(home, attempt, b"x" * 100, chunks=True)
