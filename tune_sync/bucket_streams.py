@@ -58,8 +58,8 @@ class ObjectStream:
         if self._thread is None:
             self._check()
             return self._put_whole(b"".join(self._held))
-        # No library knows a condition for an upload in parts: this is as late as we can look. Not in
-        # the thread that sends: there obstore asks for chunks, and takes no other request.
+        # No library knows a condition for an upload in parts: this is as late as we can look. Not
+        # in the thread that sends: there obstore asks for chunks, and takes no other request.
         try:
             self._check_own()
         except BaseException:
