@@ -256,8 +256,8 @@ class UploadStream:
         """As `finish`, for pyarrow, which drops what this raises: `Upload.seal` raises it again."""
         try:
             self.finish()
-        except Exception as error:
-            self._upload.tell_later(error)
+        except BaseException as error:
+            self._upload.tell_later(error if isinstance(error, Exception) else OSError(repr(error)))
             raise
 
     def finish(self) -> None:
