@@ -13,7 +13,7 @@ from tune_sync.buckets.url import BucketUrl, is_bucket_url, parse_bucket_url
 from tune_sync.config import SyncConfig
 from tune_sync.destination import resolve_destination
 from tune_sync.errors import ConfigError
-from tune_sync.new_run import OwnSync, make_filesystem, own_sync_config
+from tune_sync.new_run import OwnSync, copy_sync_config, make_filesystem
 from tune_sync.ray_adapter import SyncCallback
 
 
@@ -45,7 +45,7 @@ def run_config_kwargs(
         )
     if api not in ("tune", "train"):
         raise ConfigError(f'api={api!r}: "tune" or "train" is needed')
-    config = own_sync_config(sync_config)
+    config = copy_sync_config(sync_config)
     place = resolve_destination(config.direct_dir, storage_path)
     if api == "train" and _train_is_v2():
         from tune_sync.train_adapter import train_kwargs

@@ -133,7 +133,7 @@ def claim_name(place: Destination, name: str) -> str:
     return name
 
 
-def own_sync_config(config: Any) -> SyncConfig:
+def copy_sync_config(config: Any) -> SyncConfig:
     """A copy of the user's settings, marked as in use. ConfigError if they are something else."""
     if config is None:
         return SyncConfig().accepted()

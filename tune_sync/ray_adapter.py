@@ -32,8 +32,8 @@ from tune_sync.new_run import (
     OwnSync,
     begin_home,
     claim_name,
+    copy_sync_config,
     make_filesystem,
-    own_sync_config,
     warn_of_conflicts,
 )
 from tune_sync.restored import adopt_published
@@ -73,7 +73,7 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
             raise ConfigError(f"RunConfig(name={self.name!r}): a string is needed")
         if not isinstance(self.callbacks, (list, tuple, type(None))):
             raise ConfigError(f"RunConfig(callbacks={self.callbacks!r}): a list is needed")
-        self.sync_config = own_sync_config(self.sync_config)
+        self.sync_config = copy_sync_config(self.sync_config)
         if isinstance(getattr(self.storage_filesystem, "handler", None), SyncHandler):
             self.storage_filesystem = None  # dataclasses.replace() of another RunConfig
         if self.storage_filesystem is not None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.clock import Clock
 from tune_sync import bucket_lease
 from tune_sync.bucket_lease import LEASE_TTL_S, BucketLease, live_holder, read_holder
 from tune_sync.errors import LeaseHeldError, LeaseLostError, StoreUnreachableError
@@ -22,16 +23,6 @@ from tune_sync.testing.memory_bucket import MemoryBucket
 
 TIMEOUT_S = 10.0
 FAR = Holder("other", "far", 12, "another machine", "345", 1000.0)
-
-
-class Clock:
-    """A clock that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture

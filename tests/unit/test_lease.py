@@ -14,22 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.clock import Clock
 from tune_sync import lease as lease_module
 from tune_sync.errors import LeaseHeldError, LeaseLostError
 from tune_sync.layout import LEASE_KEY
 from tune_sync.lease import LEASE_TTL_S, Holder, Lease, check_owner, is_live, read_holder
 
 TIMEOUT_S = 10.0
-
-
-class Clock:
-    """A clock that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture
