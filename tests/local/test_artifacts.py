@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,18 @@ from tune_sync.errors import NotStoredError
 
 def turns_a_directory_into_a_file(config: dict[str, Any]) -> None:
     """At home that directory is in the way of the file, unless it is removed at last."""
+    notes_at_home = Path(config["home"], Path.cwd().name, "notes")
     Path("notes").mkdir()
     Path("notes/one.txt").write_text("1")
-    train_n({"settings": {"steps": 1}})  # with a checkpoint, files are sent
+    train_n({"settings": {"steps": 1}})  # with a checkpoint, files are sent: in the background
+    while not (notes_at_home / "one.txt").exists():
+        time.sleep(0.05)
     shutil.rmtree("notes")
     Path("notes").write_text("2")
     Path("other").write_text("stored")
     train_n({"settings": {"steps": 2}})
-    if config["home"]:
-        shutil.rmtree(Path(config["home"], Path.cwd().name, "notes"))
+    if config["makes_way"]:
+        shutil.rmtree(notes_at_home)
 
 
 def tuner(storage: Path, makes_way: bool) -> tune.Tuner:
@@ -33,7 +37,7 @@ def tuner(storage: Path, makes_way: bool) -> tune.Tuner:
     )
     return tune.Tuner(
         turns_a_directory_into_a_file,
-        param_space={"home": str(storage / "x") if makes_way else ""},
+        param_space={"home": str(storage / "x"), "makes_way": makes_way},
         run_config=run_config,
     )
 

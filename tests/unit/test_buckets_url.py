@@ -72,7 +72,8 @@ def test_a_missing_library_is_told_with_what_to_install(monkeypatch: pytest.Monk
     found = "tune_sync.buckets.engines.importlib.util.find_spec"
     monkeypatch.setattr(found, lambda name: None)
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    monkeypatch.setattr(sys.modules["fsspec.registry"], "_registry", {})
+    for scheme in ("gs", "gcs"):  # where another test loaded it
+        monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
     with pytest.raises(ConfigError, match=r"tune-sync\[gcs\]"):
         make_client(parse_bucket_url("gs://b/x"), {})
     with pytest.raises(ConfigError, match=r"tune-sync\[s3\]"):
