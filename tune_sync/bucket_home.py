@@ -48,6 +48,7 @@ class BucketHome:
     """
 
     in_place = True
+    staged_at = ""
 
     def __init__(
         self, bucket: Bucket, owner: str = "", checkpoint_depth: int = 1,

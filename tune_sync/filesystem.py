@@ -25,10 +25,12 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tune_sync import layout
+from tune_sync.behind import Behind
 from tune_sync.bucket_site import BucketSite
 from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import ConfigError, ImmutableError, NotSharedError, PathRefusedError
 from tune_sync.filters import wanted
+from tune_sync.held_file import HeldFile
 from tune_sync.home import Home, LocalHome
 from tune_sync.layout import Kind, Place
 from tune_sync.run import Run
@@ -134,6 +136,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def start(self) -> Run:
         """Take the experiment directory for this run: lease, checks, recovery. Once."""
         if self.run is None or self.run.closed:
+            if self.on_existing == "resume":
+                self.connector.finish_earlier(self.spec)
             timeout_s, depth = self.spec.options.timeout_s, self.spec.options.checkpoint_depth
             self.run = Run.open(self._site(), self.on_existing, timeout_s, depth)
             self.spec = replace(self.spec, owner=self.run.owner)
@@ -199,6 +203,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if place.kind is Kind.CHECKPOINT:
             upload = self._upload(place)
             return pa.PythonFile(InTurn(COPYING, lambda: upload.open(place.inner)), mode="w")
+        if self.run is not None and self.run.behind is not None:
+            return pa.PythonFile(self._held_file(key, place, self.run, self.run.behind), mode="w")
         make = partial(self._file_stream, key, place)
         # The driver's control loop must not wait for threads that copy.
         return pa.PythonFile(make() if self.run else InTurn(COPYING, make), mode="w")
@@ -331,6 +337,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def _file_info(self, path: str) -> pafs.FileInfo:
         home, key, _ = self._locate(path)
+        if self.run is not None and self.run.behind is not None and self.run.behind.is_known(key):
+            return pafs.FileInfo(path, pafs.FileType.Directory)  # the control loop asks
         found = home.info(key)
         if found is None:
             if path.endswith("/" + MARKER):
@@ -385,6 +393,9 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def _file_stream(self, key: str, place: Place) -> FileStream:
         commit = partial(self._commit_file, key=key, place=place)
         return FileStream(self._writable_home(), key, commit)
+
+    def _held_file(self, key: str, place: Place, run: Run, behind: Behind) -> HeldFile:
+        return HeldFile(lambda file: self.files.hold(file, key, place.kind, run, behind))
 
     def _commit_file(self, stream: FileStream, key: str, place: Place) -> None:
         self.files.commit(stream, key, place.kind, self.run, self.spec.options.timeout_s)

@@ -47,9 +47,11 @@ class Home(Protocol):
 
     Attributes:
         in_place: Staged bytes are written where they will stay: what is there need not be whole.
+        staged_at: The node from where sealed attempts are sent on; "" if they are home at once.
     """
 
     in_place: bool
+    staged_at: str
 
     def info(self, key: str) -> Info | None:
         """What `key` is; None only if it is surely not there."""
@@ -116,6 +118,7 @@ class LocalHome:
     """
 
     in_place = False
+    staged_at = ""
 
     def __init__(self, root: Path, owner: str = "", checkpoint_depth: int = 1) -> None:
         self.root = root

@@ -48,6 +48,12 @@ def run_config_kwargs(
     if api == "train" and _train_is_v2():
         from tune_sync.train_adapter import train_kwargs
 
+        if config.stages:
+            raise ConfigError(
+                'SyncConfig(wait_for="staged") and on_sync_error="continue" are for Ray Tune: Ray '
+                "Train saves its state by itself, and would name checkpoints that are on their way"
+            )
+
         return train_kwargs(config, place, name, on_existing)
     filesystem = make_filesystem(config, place, name or "", on_existing)
     kwargs = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
+import os
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,9 @@ def make_filesystem(
     options = Options(
         tuple(config.include), tuple(config.exclude), timeout_s, config.strict,
         shared=config.is_shared and not place.scheme, checkpoint_depth=depth,
+        wait_for=config.wait_for, on_sync_error=config.on_sync_error,
+        staging_dir=os.fspath(config.staging_dir or ""),
+        staging_limit_bytes=config.staging_limit_bytes or 0,
     )  # fmt: skip
     spec = Spec(uuid.uuid4().hex, place.path, "", "", None, options, place.scheme)
     storage_options.keep(spec.key, config.storage_options)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 
 from tune_sync import layout
+from tune_sync.behind import Behind
 from tune_sync.errors import LeaseLostError
+from tune_sync.held_file import HeldFile
 from tune_sync.home import digest_of
 from tune_sync.layout import Kind
 from tune_sync.run import Run
@@ -45,6 +47,32 @@ class SentFiles:
             self.unstored[key] = error
             raise
         self.unstored.pop(key, None)
+
+    def learn(self, run: Run) -> None:
+        """Look at the state that earlier runs left: Ray copies it again, and it is no news."""
+        for entry in run.home.list("", False):
+            if entry.key.startswith(STATE_NAME):
+                self._digests[entry.key] = _digest_at(run, entry.key) or ""
+
+    def hold(self, file: HeldFile, key: str, kind: Kind, run: Run, behind: Behind) -> None:
+        """Have a complete file of the driver written later; skips one that is on its way or there.
+
+        Does not wait, and makes no request.
+        """
+        names, is_state = key.startswith(STATE_NAME), kind is Kind.STATE
+        if self._digests.get(key) == file.digest:
+            return
+        self._digests[key] = file.digest
+
+        def write() -> None:
+            try:
+                file.send(run.home, key, is_state)
+            except Exception as error:
+                self.unstored[key] = error
+                raise
+            self.unstored.pop(key, None)
+
+        behind.offer(key, write, is_state=is_state, names=names)
 
     def forget(self, key: str) -> None:
         """`key` was removed, with all that is below."""

@@ -45,6 +45,7 @@ class RemoteHome:
     """
 
     in_place = False
+    staged_at = ""
 
     def __init__(
         self, agent_name: str, root: str, owner: str, depth: int, timeout_s: float
