@@ -113,7 +113,7 @@ def test_what_is_offered_while_a_version_is_written_belongs_to_the_next() -> Non
     assert written == ["state", "search"]
 
 
-NAMES = st.integers(0, 5).map(lambda n: f"checkpoint_{n}")
+NAMES = st.integers(0, 2).map(lambda n: f"checkpoint_{n}")
 
 
 class Driver(RuleBasedStateMachine):
@@ -178,6 +178,11 @@ class Driver(RuleBasedStateMachine):
         self.newest = names
         self.cut.offer(STATE, lambda: self.write(names), is_state=True)
 
+    @precondition(lambda self: not self.ended)
+    @rule()
+    def offer_other(self) -> None:
+        self.cut.offer(OTHER, lambda: None, is_state=False)
+
     def write(self, names: frozenset[str]) -> None:
         assert names <= self.stored - self.gone
         self.at_destination = names
@@ -237,4 +242,4 @@ class Driver(RuleBasedStateMachine):
 
 
 TestDriver = Driver.TestCase
-TestDriver.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestDriver.settings = settings(max_examples=400, stateful_step_count=30, deadline=None)
