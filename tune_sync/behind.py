@@ -1,8 +1,7 @@
-"""The driver's side of write-behind: what was accepted, where it is, and what may be written when.
+"""The driver's side of write-behind: asks the nodes, publishes what arrived, and writes state.
 
-A checkpoint is *accepted* when Ray registers it. It is published once all its parts are stored at
-the destination, and the state that names it is written after that (see `cut`). Two threads do
-this, so that Ray's control loop makes no request: one asks the nodes, the other writes.
+Two threads do this, so that Ray's control loop makes no request: one asks the nodes, the other
+writes. What they decide is in `backlog` and `cut`.
 """
 
 from __future__ import annotations
@@ -10,13 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from tune_sync import layout
-from tune_sync.cut import Cut, Write, names_of
+from tune_sync.backlog import Accepted, Backlog
+from tune_sync.cut import Write
 from tune_sync.errors import (
     DamagedError,
     FixCallError,
@@ -26,15 +23,16 @@ from tune_sync.errors import (
 )
 from tune_sync.manifest import Manifest
 from tune_sync.publisher import Publisher
-from tune_sync.send_orders import AT, News, Orders
-from tune_sync.send_queue import by_age
+from tune_sync.send_orders import News, Orders
 from tune_sync.sites import DriverHome
 from tune_sync.worker import Worker
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
-# How often the nodes are asked, and how often whoever waits is told how far it is.
-LOOK_S = 0.5
+# How often the nodes are asked.
+ASK_S = 0.5
+# Whoever waits for the end looks so often, and is told so often how far it is.
+LOOK_S = 0.1
 SAY_S = 5.0
 
 
@@ -57,47 +55,14 @@ class Nodes(Protocol):
         """Whether a node is there. Within milliseconds."""
 
 
-@dataclass(slots=True)
-class Accepted:
-    """A checkpoint that Ray knows, and that is not published.
-
-    Attributes:
-        checkpoint: Its key.
-        strict: See `manifest.unite`.
-        metrics: See `Manifest.metrics`.
-        direct: Attempts that were sealed at the destination.
-        staged: Attempt -> the node where it is.
-        stored: Attempt, of those -> its id at the destination.
-        manifest: If it is placed already.
-    """
-
-    checkpoint: str
-    strict: bool
-    metrics: dict[str, Any] | None
-    direct: list[str] = field(default_factory=list)
-    staged: dict[str, str] = field(default_factory=dict)
-    stored: dict[str, str] = field(default_factory=dict)
-    manifest: Manifest | None = None
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all its parts are at the destination."""
-        return len(self.stored) == len(self.staged)
-
-    @property
-    def attempts(self) -> list[str]:
-        """Its parts' ids there."""
-        return [*self.direct, *self.stored.values()]
-
-
 class Behind:
-    """One run's. Methods may be called from any thread, and return at once, but for `flush`.
+    """One run's. Methods may be called from any thread; they return at once, but for `flush`.
 
     Args:
         home: The destination, for the run.
         publisher: Deletes what may go.
         nodes: The agents.
-        check_lease: The fence.
+        check_lease: The fence; makes no request.
     """
 
     def __init__(
@@ -108,80 +73,44 @@ class Behind:
         self._publisher = publisher
         self._nodes = nodes
         self._check_lease = check_lease
-        self._cut = Cut()
-        self._accepted: dict[str, Accepted] = {}
-        self._published: dict[str, set[str]] = defaultdict(set)  # by trial
-        self._hurried: dict[str, None] = {}
-        self._done: dict[str, dict[str, bool]] = defaultdict(dict)  # by node: is it published
-        self._lost: dict[str, str] = {}
-        self._gone: set[str] = set()  # lost, and Ray still has them in its record
+        self._backlog = Backlog()
         self._files: dict[str, Write] = {}
-        self._news: dict[str, News] = {}
         self._is_writing = False
         self._is_over = False
-        self._moved_s = time.monotonic()
         self._tables = threading.Condition()
         self._writer = Worker("tune_sync-behind")
         self._thread = threading.Thread(target=self._look, name="tune_sync-nodes", daemon=True)
         self._thread.start()
 
-    # What the control loop tells
+    # What the control loop tells and asks. See `Backlog`.
 
     def accept(
         self, checkpoint: str, strict: bool, attempts: Collection[str],
         metrics: dict[str, Any] | None,
     ) -> None:  # fmt: skip
-        """Take a checkpoint of which some parts are only staged."""
-        accepted = Accepted(checkpoint, strict, metrics)
-        for reported in attempts:
-            attempt, _, node = reported.partition(AT)
-            if node:
-                accepted.staged[attempt] = node
-            else:
-                accepted.direct.append(attempt)
+        """See `Backlog.accept`."""
         with self._tables:
-            self._accepted[checkpoint] = accepted
-            self._cut.accepted(checkpoint)
-            for node in accepted.staged.values():
-                self._done.setdefault(node, {})
-            self._tables.notify_all()
+            self._backlog.accept(checkpoint, strict, attempts, metrics)
 
     def accept_placed(self, manifest: Manifest) -> None:
-        """Take a checkpoint that is in its place, to be recorded."""
-        checkpoint = manifest.checkpoint
+        """See `Backlog.accept_placed`."""
         with self._tables:
-            self._accepted[checkpoint] = Accepted(checkpoint, False, None, manifest=manifest)
-            self._cut.accepted(checkpoint)
-
-    def is_accepted(self, checkpoint: str) -> bool:
-        """Whether it is on its way."""
-        with self._tables:
-            return checkpoint in self._accepted
+            self._backlog.accept_placed(manifest)
 
     def is_known(self, checkpoint: str) -> bool:
-        """Whether it is on its way, or was published by this run."""
+        """See `Backlog.is_known`."""
         with self._tables:
-            published = self._published.get(layout.parent(checkpoint), ())
-            return checkpoint in self._accepted or checkpoint in published
-
-    def published(self, checkpoint: str) -> None:
-        """Note one that was published in another way."""
-        with self._tables:
-            self._published[layout.parent(checkpoint)].add(checkpoint)
+            return self._backlog.is_known(checkpoint)
 
     def hurry(self, checkpoint: str) -> None:
-        """Someone is about to load it."""
+        """See `Backlog.hurry`."""
         with self._tables:
-            if checkpoint in self._accepted:
-                self._hurried[checkpoint] = None
-                self._tables.notify_all()
+            self._backlog.hurry(checkpoint)
 
     def check_nodes(self, checkpoint: str) -> None:
-        """Someone is about to load it: see at once whether the node that has it is gone."""
+        """Someone is about to load it: see at once whether a node that has it is gone."""
         with self._tables:
-            accepted = self._accepted.get(checkpoint)
-            unsent = set(accepted.staged) - set(accepted.stored) if accepted else set()
-            nodes = {accepted.staged[attempt] for attempt in unsent} if accepted else set()
+            nodes = self._backlog.needed_nodes(checkpoint)
         for node in nodes:
             if not self._nodes.is_alive(node):
                 self._lose_node(node, f"node {node} is gone")
@@ -189,12 +118,27 @@ class Behind:
     def retire_later(self, checkpoint: str) -> None:
         """Ray deleted it: it goes once no state at the destination names it."""
         with self._tables:
-            self._cut.doom(checkpoint)
+            self._backlog.cut.doom(checkpoint)
 
     def spare(self, checkpoint: str) -> None:
         """Take back `retire_later`."""
         with self._tables:
-            self._cut.spare(checkpoint)
+            self._backlog.cut.spare(checkpoint)
+
+    def take_gone(self) -> set[str]:
+        """See `Backlog.take_gone`."""
+        with self._tables:
+            return self._backlog.take_gone()
+
+    def newest_published(self, trial: str) -> str:
+        """See `Backlog.newest_published`."""
+        with self._tables:
+            return self._backlog.newest_published(trial)
+
+    def why_lost(self, checkpoint: str) -> str:
+        """See `Backlog.why_lost`."""
+        with self._tables:
+            return self._backlog.why_lost(checkpoint)
 
     def offer(self, key: str, write: Write, *, is_state: bool, names: bool = False) -> None:
         """Take a file of the driver, to be written when it may be.
@@ -207,28 +151,9 @@ class Behind:
         """
         with self._tables:
             if is_state:
-                self._cut.offer(key, write, is_state=names)
+                self._backlog.cut.offer(key, write, is_state=names)
             else:
                 self._files[key] = write
-            self._tables.notify_all()
-
-    def take_gone(self) -> set[str]:
-        """Checkpoints that were lost, and that Ray has to forget now. Each is told once."""
-        with self._tables:
-            gone, self._gone = self._gone, set()
-            for checkpoint in gone:
-                self._cut.doom(checkpoint)
-        return gone
-
-    def newest_published(self, trial: str) -> str:
-        """The newest checkpoint of a trial's directory that is at the destination, or ""."""
-        with self._tables:
-            return max(self._published.get(trial, ()), key=by_age, default="")
-
-    def why_lost(self, checkpoint: str) -> str:
-        """Why a checkpoint is lost; "" if it is not."""
-        with self._tables:
-            return self._lost.get(checkpoint, "")
 
     # The end
 
@@ -242,27 +167,31 @@ class Behind:
             NotStoredError: Names what is not stored, and why.
         """
         with self._tables:
-            self._cut.ended()
-            self._moved_s = time.monotonic()
-        said_s = time.monotonic()
+            self._backlog.cut.ended()
+        moved_s = said_s = time.monotonic()
+        moves_count = -1
         while not self._is_flushed():
             self._check_lease()
             now_s = time.monotonic()
             with self._tables:
-                idle_s = now_s - self._moved_s
-            if idle_s > timeout_s or self._is_hopeless():
-                raise NotStoredError(self._what_is_left())
-            if now_s - said_s >= SAY_S:
-                logger.info("%s", self._progress())
-                said_s = now_s
-            time.sleep(LOOK_S / 5)
-        self._check_lost()
+                if self._backlog.moves_count != moves_count:
+                    moved_s, moves_count = now_s, self._backlog.moves_count
+                if now_s - moved_s > timeout_s or self._is_hopeless():
+                    raise NotStoredError(self._backlog.what_is_left())
+                if now_s - said_s >= SAY_S:
+                    logger.info("%s", self._backlog.progress())
+                    said_s = now_s
+            time.sleep(LOOK_S)
+        with self._tables:
+            lost = self._backlog.lost_for_good()
+        if lost:
+            raise NotStoredError("; ".join(f"{c} is lost: {why}" for c, why in lost.items()))
 
     def close(self, timeout_s: float) -> None:
-        """End the threads, and tell the nodes that the run is over."""
+        """End the threads, and tell the nodes that the run is over. May be called twice."""
         with self._tables:
             self._is_over = True
-            nodes = list(self._done)
+            nodes = self._backlog.nodes
             self._tables.notify_all()
         self._thread.join(timeout_s)
         self._writer.close(timeout_s)
@@ -272,27 +201,33 @@ class Behind:
             except Exception as error:  # it finds out by itself
                 logger.debug("the agent of node %s does not answer: %s", node, error)
 
+    def _is_flushed(self) -> bool:
+        with self._tables:
+            return self._backlog.is_flushed and not self._files and not self._is_writing
+
+    def _is_hopeless(self) -> bool:
+        return self._backlog.is_hopeless and not self._files and not self._is_writing
+
     # Asking the nodes
 
     def _look(self) -> None:
         while True:
             with self._tables:
-                self._tables.wait_for(lambda: self._is_over, LOOK_S)
+                self._tables.wait_for(lambda: self._is_over, ASK_S)
                 if self._is_over:
                     return
-                nodes = list(self._done)
+                nodes = self._backlog.nodes
             for node in nodes:
                 self._ask(node)
-            self._drop_some()
             with self._tables:
-                todo = not self._is_writing
-                self._is_writing = True
-            if todo:
+                self._backlog.drop_some()
+                is_free, self._is_writing = not self._is_writing, True
+            if is_free:
                 self._writer.add(self._write_some)
 
     def _ask(self, node: str) -> None:
         with self._tables:
-            orders = self._orders(node)
+            orders = self._backlog.orders(node)
         try:
             news = self._nodes.exchange(node, orders)
         except NodeLostError as error:
@@ -301,84 +236,13 @@ class Behind:
             logger.debug("the agent of node %s does not answer: %s", node, error)
         else:
             with self._tables:
-                self._hear(node, news)
-
-    def _orders(self, node: str) -> Orders:
-        pinned, held_back = self._cut.pinned(), self._cut.held_back()
-        first = dict.fromkeys((*self._hurried, *pinned))
-        done = self._done[node]
-        return Orders(
-            expected=self._here(node, self._accepted),
-            wanted=self._here(node, first),
-            published=[a for a, is_published in done.items() if is_published],
-            dropped=[a for a, is_published in done.items() if not is_published],
-            held_back=self._here(node, held_back - first.keys()),
-        )
-
-    def _here(self, node: str, checkpoints: Iterable[str]) -> list[str]:
-        """Attempts at these checkpoints that are on a node, and not known to be stored."""
-        accepted = (self._accepted[c] for c in checkpoints if c in self._accepted)
-        return [
-            attempt
-            for found in accepted
-            for attempt, where in found.staged.items()
-            if where == node and attempt not in found.stored
-        ]
-
-    def _hear(self, node: str, news: News) -> None:
-        before = self._news.get(node, News())
-        if news.sent_bytes != before.sent_bytes:
-            self._moved_s = time.monotonic()
-        self._news[node] = news
-        if news.error and not before.error:
-            logger.warning("node %s cannot send now, and goes on trying: %s", node, news.error)
-        self._done[node] = {a: p for a, p in self._done[node].items() if a in set(news.held)}
-        for accepted in list(self._accepted.values()):
-            for attempt, where in list(accepted.staged.items()):
-                if where == node:
-                    self._hear_of(accepted, attempt, news)
-
-    def _hear_of(self, accepted: Accepted, attempt: str, news: News) -> None:
-        if attempt in news.stored:
-            accepted.stored[attempt] = news.stored[attempt]
-        elif attempt in news.failed:
-            self._lose(accepted, news.failed[attempt])
-        elif attempt in news.missing:
-            self._lose(accepted, f"{attempt} is no longer in the staging directory of its node")
+                complaint = self._backlog.hear(node, news)
+            if complaint:
+                logger.warning("node %s cannot send now, and goes on trying: %s", node, complaint)
 
     def _lose_node(self, node: str, why: str) -> None:
         with self._tables:
-            for accepted in list(self._accepted.values()):
-                unsent = set(accepted.staged) - set(accepted.stored)
-                if any(accepted.staged[attempt] == node for attempt in unsent):
-                    self._lose(accepted, why)
-            self._done.pop(node, None)
-            self._news.pop(node, None)
-
-    def _lose(self, accepted: Accepted, why: str) -> None:
-        checkpoint = accepted.checkpoint
-        if self._accepted.pop(checkpoint, None) is not None:
-            self._lost[checkpoint] = why
-            self._gone.add(checkpoint)
-            self._cut.lost(checkpoint)
-            self._forget(accepted, is_published=False)
-
-    def _drop_some(self) -> None:
-        """Checkpoints that Ray deleted before their turn never travel."""
-        with self._tables:
-            for checkpoint in self._cut.droppable():
-                accepted = self._accepted.get(checkpoint)
-                if accepted is not None and not accepted.is_complete:
-                    del self._accepted[checkpoint]
-                    self._cut.dropped(checkpoint)
-                    self._forget(accepted, is_published=False)
-
-    def _forget(self, accepted: Accepted, *, is_published: bool) -> None:
-        self._hurried.pop(accepted.checkpoint, None)
-        self._moved_s = time.monotonic()
-        for attempt, node in accepted.staged.items():
-            if node in self._done:
-                self._done[node][attempt] = is_published
+            self._backlog.lose_node(node, why)
 
     # Writing
 
@@ -398,18 +262,19 @@ class Behind:
 
     def _publish_some(self) -> None:
         with self._tables:
-            complete = [a for a in self._accepted.values() if a.is_complete]
+            complete = self._backlog.complete()
         for accepted in complete:
             try:
                 self._publish(accepted)
             except (NotWholeError, DamagedError, FixCallError) as error:
                 logger.error("cannot publish %s: %s", accepted.checkpoint, error)
                 with self._tables:
-                    self._lose(accepted, str(error))
+                    self._backlog.lose(accepted.checkpoint, str(error))
 
     def _publish(self, accepted: Accepted) -> None:
-        checkpoint, committer = accepted.checkpoint, self._home.committer
-        manifest = accepted.manifest
+        checkpoint, committer, manifest = (
+            accepted.checkpoint, self._home.committer, accepted.manifest,
+        )  # fmt: skip
         if manifest is None:
             placed = committer.place(
                 checkpoint, strict=accepted.strict, attempts=accepted.attempts,
@@ -421,15 +286,12 @@ class Behind:
                 logger.warning(message, checkpoint, ranks, name)
         committer.record(manifest)
         with self._tables:
-            self._accepted.pop(checkpoint, None)
-            self._cut.stored(checkpoint)
-            self._published[layout.parent(checkpoint)].add(checkpoint)
-            self._forget(accepted, is_published=True)
+            self._backlog.published(checkpoint)
 
     def _write_state(self) -> None:
         while True:
             with self._tables:
-                held = self._cut.take()
+                held = self._backlog.cut.take()
             if held is None:
                 return
             try:
@@ -437,11 +299,11 @@ class Behind:
                     write()
             except BaseException:
                 with self._tables:
-                    self._cut.failed(held)
+                    self._backlog.cut.failed(held)
                 raise
             with self._tables:
-                self._cut.wrote(held)
-                self._moved_s = time.monotonic()
+                self._backlog.cut.wrote(held)
+                self._backlog.moves_count += 1
 
     def _write_files(self) -> None:
         with self._tables:
@@ -458,50 +320,8 @@ class Behind:
 
     def _delete_some(self) -> None:
         with self._tables:
-            deletable = self._cut.deletable()
+            deletable = self._backlog.cut.deletable()
+            for checkpoint in deletable:
+                self._backlog.deleted(checkpoint)
         for checkpoint in deletable:
             self._publisher.retire_now(checkpoint)
-            with self._tables:
-                self._cut.deleted(checkpoint)
-                self._published[layout.parent(checkpoint)].discard(checkpoint)
-
-    # How far it is
-
-    def _is_flushed(self) -> bool:
-        with self._tables:
-            left = self._accepted or self._files or self._is_writing
-            return not left and self._cut.is_settled and not self._cut.deletable()
-
-    def _is_hopeless(self) -> bool:
-        """Whether all is stored that can be, and the last state names something that is lost."""
-        with self._tables:
-            left = self._accepted or self._files or self._is_writing
-            return bool(not left and self._lost and self._cut.is_stuck)
-
-    def _check_lost(self) -> None:
-        """Raise if something was lost that its trial has not gone beyond."""
-        with self._tables:
-            lost = {
-                checkpoint: why
-                for checkpoint, why in self._lost.items()
-                if by_age(checkpoint)
-                > by_age(max(self._published.get(layout.parent(checkpoint), ()), key=by_age,
-                             default=""))
-            }  # fmt: skip
-        if lost:
-            raise NotStoredError("; ".join(f"{c}: {why}" for c, why in lost.items()))
-
-    def _progress(self) -> str:
-        with self._tables:
-            count = len(self._accepted)
-            size_bytes = sum(news.left_bytes for news in self._news.values())
-            errors = sorted({news.error for news in self._news.values() if news.error})
-        why = f"; {errors[0]}" if errors else ""
-        return f"{count} checkpoints ({size_bytes / 1e6:.0f} MB) are on their way{why}"
-
-    def _what_is_left(self) -> str:
-        with self._tables:
-            names = names_of([*self._accepted, *self._lost])
-            why = sorted({n.error for n in self._news.values() if n.error} | {*self._lost.values()})
-        left = f"not stored: {names or 'the last state'}"
-        return f"{left}; {why[0]}" if why else left

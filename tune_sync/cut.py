@@ -10,7 +10,7 @@ have been made before that, what was deleted since the version before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 # A version may have been made before a delete and offered after it; the one after that is not.
@@ -195,10 +195,3 @@ class Cut:
             self._waiting = waiting = None
         if waiting is None and newest is not None and not newest.needs & self._lost:
             self._waiting, self._newest = newest, None
-
-
-def names_of(held: Collection[str]) -> str:
-    """Some of them, for a message."""
-    shown = sorted(held)
-    more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
-    return ", ".join(shown[:5]) + more

@@ -171,7 +171,7 @@ class Run:
 
     def write_behind(self, nodes: Nodes) -> None:
         """From here on checkpoints may be staged on the nodes that wrote them."""
-        self.behind = Behind(self.home, self.publisher, nodes, self.lease.check)
+        self.behind = Behind(self.home, self.publisher, nodes, self.check_lease)
 
     def publish_early(
         self, checkpoint: str, strict: bool, attempts: Collection[str],

@@ -26,6 +26,7 @@ class Faults:
         dice: Decides which.
         bytes_per_s: Of the body of a request; 0 for no limit.
         requests: "METHOD path" of each that came.
+        passes: While it is not set, no request is answered.
     """
 
     delay_s: float = 0.0
@@ -33,6 +34,10 @@ class Faults:
     dice: random.Random = field(default_factory=lambda: random.Random(7))
     bytes_per_s: float = 0.0
     requests: list[str] = field(default_factory=list)
+    passes: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.passes.set()
 
     def next(self) -> str:
         if self.dice.random() >= self.share:
@@ -70,6 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
         rate = self.faults.bytes_per_s
         slowness_s = len(body) / rate if rate else 0.0
         time.sleep(self.faults.delay_s + slowness_s)
+        self.faults.passes.wait()
         self.pass_on(body, self.faults.next())
 
     def read_body(self) -> bytes:

@@ -41,9 +41,7 @@ def make(tmp_path: Path, home: Shaky) -> Iterator[Callable[..., NodeSender]]:
     made: list[NodeSender] = []
 
     def sender(limit_bytes: int = 1 << 30) -> NodeSender:
-        made.append(
-            NodeSender(tmp_path / "node", lambda: home, limit_bytes, first_pause_s=0.01)
-        )
+        made.append(NodeSender(tmp_path / "node", lambda: home, limit_bytes, first_pause_s=0.01))
         return made[-1]
 
     yield sender
