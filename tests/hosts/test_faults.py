@@ -119,8 +119,8 @@ def test_a_killed_home_agent_comes_back_and_the_run_goes_on(cluster: Cluster) ->
     assert {row["resumed_at"] for row in trial["reported"]} == {0}, "the trial never restarted"
 
 
-def another(cluster: Cluster, find: list[str], old: str) -> bool:
-    pids = cluster.exec("head", find, check=False).stdout.split()
+def another(cluster: Cluster, find: list[str], old: str, host: str = "head") -> bool:
+    pids = cluster.exec(host, find, check=False).stdout.split()
     return bool(pids) and old not in pids
 
 

@@ -60,7 +60,8 @@ class NodeAgent:
         self._spec = spec
         self._connector = connector
         self._is_closing = False
-        connector.storage_options(spec)  # as long as whoever knows them is there
+        if spec.scheme:
+            connector.storage_options(spec)  # as long as whoever knows them is there
         self._sender = NodeSender(
             Path(root), self._open_home, limit_bytes(spec.options.staging_limit_bytes, Path(root))
         )
