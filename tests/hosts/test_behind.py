@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from tests.bed import Cluster
+from tests.bed.errors import DriverError
 from tests.bed.host import send
 from tests.hosts.searches import assert_sound, nodes, search, stored_digests, wait_for
-from tests.hosts.test_faults import another, experiment, searching, start_driver
+from tests.hosts.test_faults import RESULTS, another, experiment, searching, start_driver
 
 pytestmark = pytest.mark.hosts
 
@@ -98,10 +99,8 @@ def test_a_killed_agent_comes_back_and_sends_what_is_on_the_disk(cluster: Cluste
 
 def test_a_host_that_dies_with_staged_checkpoints_costs_only_those(cluster: Cluster) -> None:
     root = experiment(cluster, "host")
-    trials = [{**SETTINGS, "steps": 8, "pause_s": 0.5}]
-    with searching(
-        cluster, name="host", sync=STAGED, trials=trials, max_failures=3, log=True
-    ) as running:
+    trials = [{**SETTINGS, "steps": 40, "pause_s": 0.5}]
+    with searching(cluster, name="host", sync=STAGED, trials=trials, max_failures=3) as running:
         wait_for(lambda: len(published(root)) >= 2, "some to be published")
         (state,) = root.glob("*/checkpoint_000000/state.json")
         host = json.loads(state.read_text())["node"]
@@ -115,16 +114,9 @@ def test_a_host_that_dies_with_staged_checkpoints_costs_only_those(cluster: Clus
     assert found["errors"] == []
     assert_sound(found)
     (trial,) = found["trials"]
-    assert_stored_after_loss(trial, 8)
+    assert_stored(trial, 40)
     assert nodes(trial) == {host, other}
-    resumed = trial["reported"][-1]["resumed_at"]
-    assert resumed >= len(before)
-
-
-def assert_stored_after_loss(trial: dict[str, Any], steps: int) -> None:
-    last = {row["step"]: row["digest"] for row in trial["reported"]}
-    assert stored_digests(trial) == last
-    assert sorted(last) == list(range(steps))
+    assert trial["reported"][-1]["resumed_at"] >= len(before)
 
 
 def test_a_killed_driver_does_not_keep_what_is_staged_from_arriving(cluster: Cluster) -> None:
@@ -141,3 +133,18 @@ def sealed_at_home(root: Path) -> set[str]:
     """Checkpoints that are published, or whose bytes are all there."""
     sealed = root.glob(".tune_sync/staging/*/*/*/seal.json")
     return {path.parts[-3] for path in sealed} | set(published(root))
+
+
+def test_what_is_lost_after_the_last_step_is_named_and_the_rest_restores(cluster: Cluster) -> None:
+    root = experiment(cluster, "late")
+    trials = [{**SETTINGS, "steps": 6}]
+    with searching(cluster, name="late", sync=STAGED, trials=trials) as running:
+        wait_for(lambda: len(published(root)) >= 1, "some to be published")
+        (state,) = root.glob("*/checkpoint_000000/state.json")
+        host = json.loads(state.read_text())["node"]
+        wait_for(lambda: "checkpoint_000005" in staged_on(cluster, host), "all to be staged")
+        cluster.kill(host)
+    with pytest.raises(DriverError, match="checkpoint_000005"):
+        running.result()
+    found = search(cluster, name="late", restore=f"{RESULTS}/late")
+    assert_sound(found)

@@ -37,17 +37,28 @@ class RayNodes:
     def exchange(self, node: str, orders: Orders) -> News:
         """See `Nodes.exchange`."""
         try:
-            handle = self._handles.get(node)
-            if handle is None:
-                name = agent_name(self._spec, node)
-                handle = self._handles[node] = ray.get_actor(name, namespace=NAMESPACE)
-            news: News = ray.get(handle.exchange.remote(orders), timeout=ANSWER_TIMEOUT_S)
-            return news
+            return self._ask(node, orders)
         except (ValueError, RayActorError, GetTimeoutError):
             self._handles.pop(node, None)
-            if not self.is_alive(node):
-                raise NodeLostError(f"node {node} is gone") from None
+            self._check(node)
             raise
+
+    def _ask(self, node: str, orders: Orders) -> News:
+        handle = self._handles.get(node)
+        if handle is None:
+            self._check(node)  # Ray waits long for the actor of a node that is gone
+            name = agent_name(self._spec, node)
+            handle = self._handles[node] = ray.get_actor(name, namespace=NAMESPACE)
+        ref = handle.exchange.remote(orders)
+        end_s = time.monotonic() + ANSWER_TIMEOUT_S
+        while not ray.wait([ref], timeout=LOOK_S)[0] and time.monotonic() < end_s:
+            self._check(node)
+        news: News = ray.get(ref, timeout=LOOK_S)
+        return news
+
+    def _check(self, node: str) -> None:
+        if not self.is_alive(node):
+            raise NodeLostError(f"node {node} is gone")
 
     def is_alive(self, node: str) -> bool:
         """See `Nodes.is_alive`."""
