@@ -188,10 +188,13 @@ class Behind:
             raise NotStoredError("; ".join(f"{c} is lost: {why}" for c, why in lost.items()))
 
     def close(self, timeout_s: float) -> None:
-        """End the threads, and tell the nodes that the run is over. May be called twice."""
+        """End the threads, and tell the nodes that the run is over. May be called twice.
+
+        Nodes that have something left keep it, and find out by themselves.
+        """
         with self._tables:
             self._is_over = True
-            nodes = self._backlog.nodes
+            nodes = self._backlog.nodes if self._backlog.is_flushed else []
             self._tables.notify_all()
         self._thread.join(timeout_s)
         self._writer.close(timeout_s)

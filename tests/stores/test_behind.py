@@ -18,6 +18,7 @@ from tests.stores.proxy import Faults, proxy
 from tests.stores.seaweed import seaweed
 from tests.stores.test_runs import keys, plain_s3
 from tune_sync import RunConfig, SyncConfig
+from tune_sync.errors import NotStoredError
 
 URL = "s3://bucket/results"
 TIMEOUT_S = 60.0
@@ -122,3 +123,52 @@ def test_reports_return_while_the_bucket_hangs_and_all_is_there_at_the_end(
     again = tune.Tuner.restore(f"{URL}/hangs", notes_steps).get_results()
     assert again[0].metrics["step"] == 4
     assert not (tmp_path / "staging").exists() or not list((tmp_path / "staging").rglob("data"))
+
+
+def test_only_what_is_kept_travels(faults: Faults, cluster: None, tmp_path: Path) -> None:
+    space = {"steps": 10, "notes": str(tmp_path)}
+    config = behind("kept", tmp_path, keep=2)
+    fit = Fit(tune.Tuner(notes_steps, param_space=space, run_config=config))
+    wait_for(tmp_path / "0")
+    faults.passes.clear()
+    wait_for(tmp_path / "9")
+    sent_before = len(faults.requests)
+    faults.passes.set()
+    (result,) = fit.end()
+    assert result.error is None
+    assert [p.rsplit("/")[-1] for p in published("kept")] == [
+        "checkpoint_000008.json", "checkpoint_000009.json"
+    ]  # fmt: skip
+    sent = {r.split("/")[-2] for r in faults.requests[sent_before:] if "blob" in r}
+    assert {"checkpoint_000008", "checkpoint_000009"} <= sent
+    assert len(sent) < 10, "some were deleted before their turn"
+
+
+def test_a_report_whose_bucket_does_not_answer_is_staged_and_training_goes_on(
+    faults: Faults, cluster: None, tmp_path: Path
+) -> None:
+    space = {"steps": 4, "notes": str(tmp_path)}
+    fields = {"wait_for": "stored", "on_sync_error": "continue", "sync_timeout": 5}
+    config = behind("continues", tmp_path, **fields)
+    fit = Fit(tune.Tuner(notes_steps, param_space=space, run_config=config))
+    wait_for(tmp_path / "0")
+    assert any("checkpoint_000000" in key for key in keys("continues"))
+    faults.passes.clear()
+    wait_for(tmp_path / "3")
+    faults.passes.set()
+    (result,) = fit.end()
+    assert result.error is None
+    assert len(published("continues")) == 4
+
+
+def test_a_bucket_that_stays_away_makes_fit_raise_and_name_what_is_not_there(
+    faults: Faults, cluster: None, tmp_path: Path
+) -> None:
+    space = {"steps": 2, "notes": str(tmp_path)}
+    config = behind("away", tmp_path, sync_timeout=8)
+    fit = Fit(tune.Tuner(notes_steps, param_space=space, run_config=config))
+    wait_for(tmp_path / "0")
+    faults.passes.clear()
+    wait_for(tmp_path / "1")
+    with pytest.raises(NotStoredError, match="checkpoint_000001"):
+        fit.end()
