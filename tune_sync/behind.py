@@ -78,6 +78,7 @@ class Behind:
         self._is_writing = False
         self._is_over = False
         self._tables = threading.Condition()
+        self._wrote_state_s = float("-inf")
         self._writer = Worker("tune_sync-behind")
         self._thread = threading.Thread(target=self._look, name="tune_sync-nodes", daemon=True)
         self._thread.start()
@@ -292,7 +293,7 @@ class Behind:
             self._backlog.published(checkpoint)
 
     def _write_state(self) -> None:
-        while True:
+        while time.monotonic() - self._wrote_state_s >= self._home.rewrite_s:
             with self._tables:
                 held = self._backlog.cut.take()
             if held is None:
@@ -304,6 +305,7 @@ class Behind:
                 with self._tables:
                     self._backlog.cut.failed(held)
                 raise
+            self._wrote_state_s = time.monotonic()
             with self._tables:
                 self._backlog.cut.wrote(held)
                 self._backlog.moves_count += 1

@@ -13,10 +13,12 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import IO
 
 from tune_sync import bucket_lease, guard, layout
 from tune_sync.bucket_commit import BucketCommitter, final_key
+from tune_sync.bucket_snapshot import BucketSnapshot, take_snapshot
 from tune_sync.bucket_streams import ObjectStream
 from tune_sync.bucket_view import BucketView
 from tune_sync.buckets.bucket import Bucket
@@ -49,6 +51,8 @@ class BucketHome:
 
     in_place = True
     staged_at = ""
+    # Google refuses to write one object more than once a second.
+    rewrite_s = 1.0
 
     def __init__(
         self, bucket: Bucket, owner: str = "", checkpoint_depth: int = 1,
@@ -149,10 +153,8 @@ class BucketHome:
         self._ask_attempt(pieces[0].key)
 
         def put(piece: Piece) -> None:
-            self._check_attempt(piece.key)
             end = piece.offset_bytes + piece.length_bytes
-            body = bytes(view[piece.offset_bytes : end])
-            self._arrived(piece.key, self.bucket.put(final_key(piece.key), body))
+            self._put_own(piece.key, bytes(view[piece.offset_bytes : end]))
 
         for _ in self._pool.map(put, pieces):
             pass
@@ -162,11 +164,14 @@ class BucketHome:
         found = self.bucket.info(final_key(guard.staged(source)))
         if found is None:
             raise FileNotFoundError(source)
-        size_bytes = found.size_bytes
-        starts = range(0, size_bytes, READ_BYTES)
-        chunks = (self.bucket.get(found.key, start, READ_BYTES) for start in starts)
-        self._check_attempt(target)
-        self._arrived(target, self.bucket.put_stream(final_key(target), chunks, size_bytes))
+        stream = self._new_stream(target, found.size_bytes)
+        try:
+            for start in range(0, found.size_bytes, READ_BYTES):
+                stream.write(self.bucket.get(found.key, start, READ_BYTES))
+            self._arrived(target, stream.finish())
+        except BaseException:
+            stream.abort()
+            raise
 
     def flush(self, key: str) -> None:
         """See `Home.flush`: what `write_batch` and `finish` returned for is there."""
@@ -199,6 +204,13 @@ class BucketHome:
             else:
                 self.bucket.put_stream(key, iter(lambda: file.read(READ_BYTES), b""), size_bytes)
 
+    def drop_file(self, incoming: str) -> None:
+        """See `Home.drop_file`."""
+        with self._parts:
+            file = self._incoming.pop(guard.incoming(incoming), None)
+        if file is not None:
+            file.close()
+
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """See `Home.discard_attempt`."""
         guard.checkpoint(checkpoint, self._depth)
@@ -224,6 +236,10 @@ class BucketHome:
     def published_keys(self) -> builtins.list[str]:
         """Keys of all checkpoints that have a manifest, by one listing."""
         return self.committer.recorded()
+
+    def snapshot(self) -> BucketSnapshot:
+        """What a restore looks at: a few listings, and the manifests."""
+        return take_snapshot(self.committer, self._pool)
 
     # Inside
 
@@ -265,10 +281,20 @@ class BucketHome:
         with self._parts:
             stream = self._streams.get(key)
             if stream is None:
-                target = final_key(key)
-                stream = ObjectStream(lambda chunks: self.bucket.put_stream(target, chunks))
-                self._streams[key] = stream
+                stream = self._streams[key] = self._new_stream(key)
             return stream
+
+    def _new_stream(self, key: str, size_bytes: int | None = None) -> ObjectStream:
+        target, (checkpoint, attempt, inner) = final_key(key), _own_parts(key)
+        return ObjectStream(
+            partial(self.committer.put_file, checkpoint, attempt, inner),
+            lambda chunks: self.bucket.put_stream(target, chunks, size_bytes),
+            partial(self.committer.check_attempt, checkpoint, attempt),
+        )
+
+    def _put_own(self, key: str, data: bytes) -> None:
+        self._check_attempt(key)
+        self._arrived(key, self.committer.put_file(*_own_parts(key), data))
 
     def _check_attempt(self, key: str) -> None:
         part = guard.attempt_root(guard.staged(key))
@@ -280,8 +306,7 @@ class BucketHome:
     def _ask_attempt(self, key: str) -> None:
         """`_check_attempt`, also of what other processes know."""
         self._check_attempt(key)
-        part = guard.attempt_root(key)
-        checkpoint, attempt = part.removeprefix(layout.STAGING_DIR + "/").rsplit("/", 2)[:2]
+        checkpoint, attempt, _ = _own_parts(key)
         self.committer.check_attempt(checkpoint, attempt)
 
     def _arrived(self, key: str, etag: str) -> None:
@@ -289,3 +314,10 @@ class BucketHome:
             part = guard.attempt_root(key)
             with self._parts:
                 self._etags.setdefault(part, {})[key[len(part) + 1 :]] = etag
+
+
+def _own_parts(key: str) -> tuple[str, str, str]:
+    """Checkpoint, attempt and path inside, of the key of a staged file."""
+    part = guard.attempt_root(key)
+    checkpoint, attempt = part.removeprefix(layout.STAGING_DIR + "/").rsplit("/", 2)[:2]
+    return checkpoint, attempt, key[len(part) + 1 :]

@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator
 CHUNKS_WAITING_COUNT = 1
 # How often a writer that waits for room looks whether the upload has failed.
 LOOK_S = 0.5
+# Up to this an object is put by one request: only that can have a condition. It is what the client
+# would hold before it sends a first part.
+WHOLE_BYTES = 32 << 20
 
 
 class GivenUpError(Exception):
@@ -20,26 +23,41 @@ class ObjectStream:
     """Methods may be called from one thread at a time.
 
     Args:
+        put_whole: Stores all bytes of an object, by one request.
         put: Stores chunks as one object and returns its e-tag; raises what an iterator raises.
+        check: Called before the last chunk is let go; raises if the object is not to appear.
     """
 
-    def __init__(self, put: Callable[[Iterator[bytes]], str]) -> None:
+    def __init__(
+        self, put_whole: Callable[[bytes], str], put: Callable[[Iterator[bytes]], str],
+        check: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._put_whole = put_whole
         self._put = put
+        self._check_own = check
+        self._held: list[bytes] = []
         self._waiting: queue.Queue[bytes | None] = queue.Queue(CHUNKS_WAITING_COUNT)
         self._given_up = threading.Event()
         self._error: BaseException | None = None
         self._etag = ""
         self.taken_bytes = 0
-        self._thread = threading.Thread(target=self._send, name="tune_sync-object", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     def write(self, data: bytes | memoryview) -> None:
         """Take a chunk; waits for room. Raises what went wrong with the upload."""
-        self._add(bytes(data))
         self.taken_bytes += len(data)
+        if self._thread is None:
+            self._held.append(bytes(data))
+            if self.taken_bytes > WHOLE_BYTES:
+                self._start()
+        else:
+            self._add(bytes(data))
 
     def finish(self) -> str:
         """End the object: durable when this returns its e-tag. Raises as `write` does."""
+        if self._thread is None:
+            self._check()
+            return self._put_whole(b"".join(self._held))
         self._add(None)
         self._thread.join()
         self._check()
@@ -48,7 +66,15 @@ class ObjectStream:
     def abort(self) -> None:
         """Give the object up. Returns when nothing more is sent."""
         self._given_up.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._send, name="tune_sync-object", daemon=True)
+        self._thread.start()
+        held, self._held = self._held, []
+        for chunk in held:
+            self._add(chunk)
 
     def _add(self, chunk: bytes | None) -> None:
         while True:
@@ -74,6 +100,8 @@ class ObjectStream:
             except queue.Empty:
                 continue
             if chunk is None:
+                # No store that we reach this way knows a condition for an upload in parts.
+                self._check_own()
                 return
             yield chunk
 

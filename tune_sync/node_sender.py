@@ -10,7 +10,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -66,13 +66,17 @@ class NodeSender:
         for thread in self._threads:
             thread.start()
 
-    def scan(self) -> None:
-        """Take in what was sealed on this node, and remove what nobody will ever seal."""
+    def scan(self, expected: Collection[str] = ()) -> None:
+        """Take in what was sealed on this node, and remove what nobody will ever seal.
+
+        An attempt may be sealed while it grows: it is complete if its seal says so, or if it was
+        reported, and so is `expected`.
+        """
         with self._changed:
             known = {item.attempt for item in self._queue.items()}
         for checkpoint, attempt in self._copies.attempts():
             if attempt not in known:
-                self._take_in(checkpoint, attempt)
+                self._take_in(checkpoint, attempt, attempt in expected)
         with self._changed:
             self._changed.notify_all()
 
@@ -88,7 +92,7 @@ class NodeSender:
             self._queue.tell(orders)
             known = {item.attempt for item in self._queue.items()}
         if not known.issuperset(orders.expected):
-            self.scan()
+            self.scan(orders.expected)
         self._remove_some()
         with self._changed:
             self._changed.notify_all()
@@ -156,7 +160,7 @@ class NodeSender:
             error=self._error,
         )
 
-    def _take_in(self, checkpoint: str, attempt: str) -> None:
+    def _take_in(self, checkpoint: str, attempt: str, is_expected: bool) -> None:
         try:
             seal = self._copies.seal(checkpoint, attempt)
         except DamagedError as error:
@@ -165,6 +169,8 @@ class NodeSender:
         if seal is None:
             if self._copies.is_abandoned(checkpoint, attempt):
                 self._copies.remove(checkpoint, attempt)
+            return
+        if seal.ranks_count is None and not is_expected:
             return
         size_bytes = sum(file.size_bytes for file in seal.files)
         stored_as = self._copies.stored_as(checkpoint, attempt)

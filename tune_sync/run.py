@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,14 @@ from tune_sync.errors import (
     LeaseHeldError,
     LeaseLostError,
     NotStoredError,
+    StoreError,
 )
 from tune_sync.lease import Holder
 from tune_sync.publisher import Publisher
+from tune_sync.saved_state import saved_trials
 from tune_sync.send_orders import AT
 from tune_sync.sites import LocalSite, Site
+from tune_sync.watched import WatchedCommitter, Watcher
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -49,6 +52,7 @@ class Run:
         refused: Checkpoints that were reported and not published, and why.
         begun: Whether training has started.
         closed: Whether the directory was given back.
+        saved_trials: Ids of the trials that the saved state names, if the run resumes one.
     """
 
     def __init__(self, site: Site, checkpoint_depth: int, timeout_s: float) -> None:
@@ -60,6 +64,8 @@ class Run:
         self.lease.acquire(may_take=_not_begun_here)
         self.publisher = Publisher(self.home.committer)
         self.behind: Behind | None = None
+        self._watched = WatchedCommitter(self.home.committer)
+        self.publisher = Publisher(self._watched)
         self._latest: dict[str, tuple[str, frozenset[str]]] = {}
         self._timeout_s = timeout_s
         self.refused: dict[str, Exception] = {}
@@ -67,11 +73,13 @@ class Run:
         self._taken: set[str] = set()
         self.begun = False
         self.closed = False
+        self.saved_trials: frozenset[str] = frozenset()
 
     @classmethod
     def open(
-        cls, root: Path | Site, on_existing: str, timeout_s: float, checkpoint_depth: int
-    ) -> Run:
+        cls, root: Path | Site, on_existing: str, timeout_s: float, checkpoint_depth: int,
+        finish_earlier: Callable[[], None] = lambda: None,
+    ) -> Run:  # fmt: skip
         """Take an experiment directory.
 
         Args:
@@ -79,9 +87,11 @@ class Run:
             on_existing: If an experiment is there: "error", "move_aside" or "resume".
             timeout_s: See `SyncConfig.sync_timeout`.
             checkpoint_depth: See `layout.classify`.
+            finish_earlier: Before a run is resumed: has the nodes send what they had staged for it.
 
         Raises:
             ExperimentExistsError: There is one, and `on_existing` is "error".
+            DamagedError: There is one to resume, and its state cannot be read; nothing is changed.
             LeaseHeldError: Another live run has it.
             StoreError, OSError: The directory cannot be written.
         """
@@ -90,8 +100,12 @@ class Run:
         if on_existing != "resume":
             _make_way(site, on_existing)
         site.prepare()
+        if on_existing == "resume" and site.live_holder() is None:
+            finish_earlier()
         run = cls(site, checkpoint_depth, timeout_s)
         try:
+            if on_existing == "resume":  # read before anything is swept
+                run.saved_trials = saved_trials(run.home, site.where)
             if on_existing == "error" and site.holds_experiment():  # it came up since we looked
                 _make_way(site, on_existing)
             _log_recovery(site.where, run.home.committer.recover())
@@ -148,6 +162,16 @@ class Run:
         conflicts: tuple[tuple[str, int, int], ...] = placed.conflicts
         return conflicts
 
+    def watch(self, watcher: Watcher) -> None:
+        """Tell a second place of results of all that happens from now on."""
+        self._watched.watcher = watcher
+
+    def state_written(self) -> None:
+        """Tell that a state file was written; see `Publisher.state_written`."""
+        self.publisher.state_written()
+        if self._watched.watcher is not None:
+            self._watched.watcher.state_written()
+
     def note_latest(self, checkpoint: str, attempts: Collection[str] = ()) -> None:
         """Note a published checkpoint: its trial's latest, unless a later one is known."""
         trial = layout.parent(checkpoint)
@@ -168,6 +192,10 @@ class Run:
             logger.warning("%s is the latest of its trial; it is not deleted", checkpoint)
             return
         (self.behind or self.publisher).retire_later(checkpoint)
+
+    def is_on_its_way(self, key: str) -> bool:
+        """Whether a key is that of a checkpoint that this run knows, and need not ask for."""
+        return self.behind is not None and self.behind.is_known(key)
 
     def write_behind(self, nodes: Nodes) -> None:
         """From here on checkpoints may be staged on the nodes that wrote them."""
@@ -206,6 +234,8 @@ class Run:
         if self.behind is not None:
             self.behind.flush(timeout_s)
         self.publisher.flush(timeout_s)
+        if self._watched.watcher is not None:
+            self._watched.watcher.flush()
         if self.refused:
             raise NotStoredError("; ".join(f"{c}: {e}" for c, e in self.refused.items()))
 
@@ -216,8 +246,8 @@ class Run:
         try:
             if self._end():
                 self.lease.check()  # staging of a run that took over is not ours to sweep
-                self.home.committer.recover()
-        except LeaseLostError as error:
+                _log_forgotten(self.where, self.home.committer.sweep())
+        except (LeaseLostError, StoreError) as error:  # the next start sweeps it
             logger.warning("%s", error)
         finally:
             self.lease.release()
@@ -252,6 +282,8 @@ class Run:
             _RUNS.pop(self.owner, None)
         if self.behind is not None:
             self.behind.close(self._timeout_s)
+        if self._watched.watcher is not None:
+            self._watched.watcher.close()
         return self.publisher.close(self._timeout_s)
 
 
@@ -319,3 +351,13 @@ def _log_recovery(root: str, recovery: Recovery) -> None:
         logger.warning("%s: finished publishing %s", root, ", ".join(recovery.completed))
     if recovery.dropped:
         logger.warning("%s: dropped incomplete %s", root, ", ".join(recovery.dropped))
+    _log_forgotten(root, recovery)
+
+
+def _log_forgotten(root: str, recovery: Recovery) -> None:
+    if recovery.forgotten:
+        logger.warning(
+            "%s: %s had been published, and what it held was removed, not by tune_sync; it does "
+            "not count any more, and its name is free",
+            root, ", ".join(recovery.forgotten),
+        )  # fmt: skip

@@ -4,7 +4,6 @@ A node's staging directory is laid out like an experiment directory of which onl
 
 ```
 <staging>/<run>/<node>/.tune_sync/staging/<checkpoint>/<attempt>/data/…, seal.json
-    alone.json    no other rank writes this checkpoint
     writer.json   who writes
     stored.json   sealed at the destination
 ```
@@ -24,7 +23,7 @@ from tune_sync.lease import Holder, holder_from_json
 from tune_sync.manifest import Seal, seal_from_json
 from tune_sync.store import Info, LocalStore
 
-ALONE, WRITER, STORED = "alone.json", "writer.json", "stored.json"
+WRITER, STORED = "writer.json", "stored.json"
 
 
 class StagedCopies:
@@ -38,12 +37,10 @@ class StagedCopies:
         self.root = root
         self.store = LocalStore(root)
 
-    def begun(self, checkpoint: str, attempt: str, *, alone: bool, now_s: float) -> None:
-        """Note who writes an attempt, and whether it is all of its checkpoint."""
+    def begun(self, checkpoint: str, attempt: str, now_s: float) -> None:
+        """Note who writes an attempt."""
         me = Holder.here(attempt, now_s)
         self._mark(checkpoint, attempt, WRITER, me.to_json())
-        if alone:
-            self._mark(checkpoint, attempt, ALONE, "{}")
 
     def stored(self, checkpoint: str, attempt: str, stored_as: str) -> None:
         """Note that an attempt is sealed at the destination."""
@@ -93,11 +90,9 @@ class StagedCopies:
         found: list[tuple[float, str]] = []
         for entry in self.store.list(f"{layout.STAGING_DIR}/{checkpoint}"):
             attempt = entry.key.rsplit("/", 1)[-1]
-            if self.store.info(self._key(checkpoint, attempt, ALONE)) is None:
-                continue
             with suppress(DamagedError):
                 seal = self.seal(checkpoint, attempt)
-                if seal is not None:
+                if seal is not None and seal.is_all:
                     found.append((seal.sealed_s, attempt))
         return layout.staged_key(checkpoint, max(found)[1]) if found else None
 

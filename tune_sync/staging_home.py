@@ -52,7 +52,6 @@ class StagingHome:
         node: The Ray node's id.
         checkpoint_depth: See `layout.classify`.
         timeout_s: How long to wait for room, and for a checkpoint that is not here to arrive.
-        is_alone: Says whether this process writes whole checkpoints, not one rank's part.
         waits: `seal` returns once the attempt is stored, or the destination does not answer.
         clock: Monotonic seconds.
         sleep: Waits for seconds.
@@ -63,17 +62,17 @@ class StagingHome:
     def __init__(
         self, destination: Home, root: Path, agent: StagingAgent, node: str, *,
         checkpoint_depth: int = 1, timeout_s: float = 1800.0,
-        is_alone: Callable[[], bool] = lambda: True, waits: bool = False,
+        waits: bool = False,
         clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
         self.staged_at = node
+        self.rewrite_s = destination.rewrite_s
         self._destination = destination
         self._local = LocalHome(root, "", checkpoint_depth)
         self._copies = StagedCopies(root)
         self._agent = agent
         self._depth = checkpoint_depth
         self._timeout_s = timeout_s
-        self._is_alone = is_alone
         self._waits = waits
         self._clock = clock
         self._sleep = sleep
@@ -84,7 +83,7 @@ class StagingHome:
             return Info(key, False, 0, 0.0)
         checkpoint = self._checkpoint(key)
         if not checkpoint:
-            return self._destination.info(key)
+            return None if self._is_of_copy_here(key) else self._destination.info(key)
         where = self._where(checkpoint)
         if where is None:
             return self._destination.info(key)
@@ -138,7 +137,7 @@ class StagingHome:
         """
         self._wait_for_room(checkpoint)
         attempt = self._local.begin(checkpoint)
-        self._copies.begun(checkpoint, attempt, alone=self._is_alone(), now_s=time.time())
+        self._copies.begun(checkpoint, attempt, time.time())
         return attempt
 
     def begin_file(self) -> str:
@@ -169,12 +168,16 @@ class StagingHome:
         """See `Home.seal`. It is durable on this node's disk on return, not at the destination."""
         self._local.seal(checkpoint, seal)
         self._agent.wake()
-        if self._waits:
+        if self._waits and seal.ranks_count is not None:  # else more may come, and nothing is sent
             self._wait_until_settled(checkpoint, seal.attempt)
 
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """See `Home.commit_file`."""
         self._destination.commit_file(incoming, key, durable)
+
+    def drop_file(self, incoming: str) -> None:
+        """See `Home.drop_file`."""
+        self._destination.drop_file(incoming)
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """See `Home.discard_attempt`."""
@@ -190,6 +193,11 @@ class StagingHome:
 
     def _checkpoint(self, key: str) -> str:
         return layout.classify(key, checkpoint_depth=self._depth).checkpoint
+
+    def _is_of_copy_here(self, key: str) -> bool:
+        """Whether `key` is the manifest of a checkpoint that is read here: it has none yet."""
+        inside = layout.below(layout.MANIFESTS_DIR, key)
+        return bool(inside) and self._copies.whole(str(inside).removesuffix(".json")) is not None
 
     def _of(self, key: str) -> Home:
         """Attempts are here, other files at the destination."""

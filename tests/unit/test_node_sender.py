@@ -53,12 +53,13 @@ def staging(tmp_path: Path, home: Home, sender: NodeSender, **more: object) -> S
     return StagingHome(home, tmp_path / "node", sender, "node1", **more)  # type: ignore[arg-type]
 
 
-def report(home: Home, checkpoint: str, body: bytes = b"body") -> Upload:
+def report(home: Home, checkpoint: str, body: bytes = b"body", ranks_count: int = 1) -> Upload:
     upload = Upload(home, checkpoint, 0)
     upload.make_dir("empty")
     for name in ("a/one", "two"):
         with upload.open(name) as stream:
             stream.write(body)
+    upload.copied(ranks_count)
     assert upload.seal()
     return upload
 

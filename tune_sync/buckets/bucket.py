@@ -25,7 +25,7 @@ PART_BYTES = 16 << 20
 UNKNOWN_PART_BYTES = 32 << 20
 
 # Parts of a stream are tried again by the library: only it still has their bytes.
-PART_RETRIES_COUNT = 5
+PART_RETRIES_COUNT = 10
 
 
 @dataclass(frozen=True, slots=True)
