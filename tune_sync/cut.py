@@ -136,7 +136,8 @@ class Cut:
     def deletable(self) -> list[str]:
         """Deleted checkpoints that are stored, and that the state that is written does not name."""
         gone = self._unstored | self._lost
-        versions = 1 if self._has_ended else VERSIONS_BEFORE_DELETE
+        is_last = self._has_ended and self._written == self._versions_count
+        versions = 1 if is_last else VERSIONS_BEFORE_DELETE
         return [
             c for c, at in self._doomed.items() if c not in gone and self._written >= at + versions
         ]

@@ -82,6 +82,7 @@ def test_reports_do_not_wait_for_the_cable_and_all_is_home_at_the_end(cluster: C
         assert staged_on(cluster, name) == []
 
 
+@pytest.mark.slow
 def test_a_killed_agent_comes_back_and_sends_what_is_on_the_disk(cluster: Cluster) -> None:
     root = experiment(cluster, "agent")
     trials = [{**SETTINGS, "host": "w1", "steps": 4}]
@@ -97,6 +98,7 @@ def test_a_killed_agent_comes_back_and_sends_what_is_on_the_disk(cluster: Cluste
     assert_stored(found["trials"][0], 4)
 
 
+@pytest.mark.slow
 def test_a_host_that_dies_with_staged_checkpoints_costs_only_those(cluster: Cluster) -> None:
     root = experiment(cluster, "host")
     trials = [{**SETTINGS, "steps": 40, "pause_s": 0.5}]
@@ -135,6 +137,7 @@ def sealed_at_home(root: Path) -> set[str]:
     return {path.parts[-3] for path in sealed} | set(published(root))
 
 
+@pytest.mark.slow
 def test_what_is_lost_after_the_last_step_is_named_and_the_rest_restores(cluster: Cluster) -> None:
     root = experiment(cluster, "late")
     trials = [{**SETTINGS, "steps": 6}]

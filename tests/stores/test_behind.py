@@ -21,7 +21,7 @@ from tune_sync import RunConfig, SyncConfig
 from tune_sync.errors import NotStoredError
 
 URL = "s3://bucket/results"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 200.0
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +161,7 @@ def test_a_report_whose_bucket_does_not_answer_is_staged_and_training_goes_on(
     assert len(published("continues")) == 4
 
 
+@pytest.mark.slow  # each request is tried for half a minute
 def test_a_bucket_that_stays_away_makes_fit_raise_and_name_what_is_not_there(
     faults: Faults, cluster: None, tmp_path: Path
 ) -> None:
