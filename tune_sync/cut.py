@@ -170,7 +170,9 @@ class Cut:
     # Inside
 
     def _fits(self, waiting: Held, key: str, needs: frozenset[str]) -> bool:
-        return not waiting.is_taken and key not in waiting.files and needs <= waiting.needs
+        if self._newest is not None or waiting.is_taken:  # it would overtake an earlier version
+            return False
+        return key not in waiting.files and needs <= waiting.needs
 
     def _needs_now(self) -> frozenset[str]:
         return frozenset(c for c in self._unstored | self._lost if not self._is_out(c))
