@@ -102,8 +102,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.barrier()
-        plain = self.spec.to_plain()
-        return reopen_handler, (plain, self.connector, self._uploads.reported())
+        return reopen_handler, (self.spec.to_plain(), self.connector, self._uploads.reported())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SyncHandler):
@@ -203,8 +202,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def open_output_stream(self, path: str, metadata: object) -> pa.PythonFile:
         """A stream into a checkpoint's staging, or into a file that appears whole on close."""
-        key = self._key(path) or ""
-        place = self._place(path)
+        key, place = self._key(path) or "", self._place(path)
         if not self._wanted(place, key):
             return pa.PythonFile(NullStream(), mode="w")
         if place.kind is Kind.CHECKPOINT:
@@ -384,9 +382,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         return upload or self._begin(place.checkpoint)
 
     def _file_stream(self, key: str, place: Place) -> FileStream:
-        def commit(stream: FileStream) -> None:
-            self.files.commit(stream, key, place.kind, self.run, self.spec.options.timeout_s)
-
+        kind, timeout_s = place.kind, self.spec.options.timeout_s
+        commit = partial(self.files.commit, key=key, kind=kind, run=self.run, timeout_s=timeout_s)
         return FileStream(self._writable_home(), key, commit, partial(self.files.failed, key))
 
     def _tell_unstored(self, key: str, error: Exception) -> None:

@@ -152,10 +152,8 @@ def test_a_checkpoint_from_elsewhere_is_waited_for(
 def test_a_part_of_several_is_not_read_as_the_whole(
     tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
 ) -> None:
-    local = staging(
-        tmp_path, home, make(), timeout_s=-1.0, is_alone=lambda: False
-    )  # fmt: skip
-    report(local, FIRST)
+    local = staging(tmp_path, home, make(), timeout_s=-1.0)
+    report(local, FIRST, ranks_count=2)
     with pytest.raises(SyncTimeoutError):
         local.info(f"{FIRST}/two")
 
