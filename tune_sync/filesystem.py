@@ -11,7 +11,6 @@ learns of it after its bytes are durable at home.
 
 from __future__ import annotations
 
-import logging
 import posixpath
 import shutil
 import threading
@@ -42,8 +41,6 @@ from tune_sync.tree import TreeFile
 from tune_sync.turn import COPYING, InTurn
 from tune_sync.upload import Upload
 from tune_sync.uploads import Uploads
-
-logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 COPY_BYTES = 16 << 20
 
