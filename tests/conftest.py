@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+# A busy machine makes single examples slow; each test has a time limit of its own.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 skipped: list[str] = []
 

@@ -20,7 +20,7 @@ from tune_sync import bucket_lease, guard, layout
 from tune_sync.bucket_commit import BucketCommitter, final_key
 from tune_sync.bucket_snapshot import BucketSnapshot, take_snapshot
 from tune_sync.bucket_streams import ObjectStream
-from tune_sync.bucket_view import BucketView
+from tune_sync.bucket_view import BucketView, as_directory
 from tune_sync.buckets.bucket import Bucket
 from tune_sync.errors import DamagedError
 from tune_sync.home import Piece
@@ -73,8 +73,9 @@ class BucketHome:
         self._pool = ThreadPoolExecutor(PUTS_AT_ONCE, "tune_sync-bucket")
 
     def info(self, key: str) -> Info | None:
-        """See `Home.info`."""
-        return self.store.info(key)
+        """See `Home.info`. Asks the manifest for what may be an empty directory."""
+        found = self.store.info(key)
+        return found if found is not None else self._empty_dir(key)
 
     def list(self, key: str, recursive: bool) -> list[Info]:
         """See `Home.list`. Empty directories of a checkpoint are in its manifest alone."""
@@ -262,6 +263,14 @@ class BucketHome:
         found = self.store.tree(key, (f"{checkpoint}/{d}" for d in manifest.directories))
         named = {f"{checkpoint}/{file.path}" for file in manifest.files}
         return [entry for entry in found if entry.is_dir or entry.key in named]
+
+    def _empty_dir(self, key: str) -> Info | None:
+        if not key or key.startswith(layout.INTERNAL_DIR):
+            return None
+        place = layout.classify(key, checkpoint_depth=self._depth)
+        manifest = self.committer.manifest(place.checkpoint) if place.checkpoint else None
+        names = ("", *manifest.directories) if manifest is not None else ()
+        return as_directory(key) if place.inner in names else None
 
     def _manifest(self, checkpoint: str) -> Manifest | None:
         """A checkpoint's manifest; waited for while it is being published."""

@@ -25,7 +25,7 @@ class ObjectStream:
     Args:
         put_whole: Stores all bytes of an object, by one request.
         put: Stores chunks as one object and returns its e-tag; raises what an iterator raises.
-        check: Called before the last chunk is let go; raises if the object is not to appear.
+        check: Called before the upload is completed; raises if the object is not to appear.
     """
 
     def __init__(
@@ -58,6 +58,13 @@ class ObjectStream:
         if self._thread is None:
             self._check()
             return self._put_whole(b"".join(self._held))
+        # No library knows a condition for an upload in parts: this is as late as we can look. Not
+        # in the thread that sends: there obstore asks for chunks, and takes no other request.
+        try:
+            self._check_own()
+        except BaseException:
+            self.abort()
+            raise
         self._add(None)
         self._thread.join()
         self._check()
@@ -100,13 +107,14 @@ class ObjectStream:
             except queue.Empty:
                 continue
             if chunk is None:
-                # No store that we reach this way knows a condition for an upload in parts.
-                self._check_own()
                 return
             yield chunk
 
     def _send(self) -> None:
         try:
             self._etag = self._put(self._chunks())
-        except BaseException as error:
+        except Exception as error:
             self._error = error
+        except BaseException as error:  # a panic of a library, which `except Exception` lets pass
+            self._error = OSError(f"the upload broke off: {error!r}")
+            self._error.__cause__ = error

@@ -6,10 +6,14 @@ from collections.abc import Callable
 
 import xxhash
 
+from tune_sync.pages import Pages
+
 # Large chunks move faster between nodes, small ones need less memory; see docs/benchmarks.md.
 CHUNK_BYTES = 32 << 20
 # Writes of this size leave at once; smaller ones are collected first, in memory of our own.
 DIRECT_BYTES = 8 << 20
+# What is collected of a file is in the heap up to this size: pages cost more time.
+HEAP_BYTES = 1 << 20
 
 
 class Chunks:
@@ -23,13 +27,19 @@ class Chunks:
         self._send_chunk = send
         self._hash = xxhash.xxh3_128()
         self._failure: Exception | None = None
-        self.held = bytearray()
+        self._heap = bytearray()
+        self._pages: Pages | None = None
         self.sent_bytes = 0
 
     @property
     def digest(self) -> str:
         """xxh3_128 of all bytes so far, in hexadecimal."""
         return self._hash.hexdigest()
+
+    @property
+    def held(self) -> bytearray | memoryview:
+        """What was collected and not sent."""
+        return self._heap if self._pages is None else self._pages.data
 
     def write(self, data: bytes | memoryview) -> int:
         """Take bytes, and send full chunks. Returns how many were taken.
@@ -46,7 +56,7 @@ class Chunks:
                 self._send(view[:size_bytes])
             else:
                 size_bytes = min(len(view), CHUNK_BYTES - len(self.held))
-                self.held += view[:size_bytes]
+                self._hold(view[:size_bytes])
                 if len(self.held) == CHUNK_BYTES:
                     self.finish()
             view = view[size_bytes:]
@@ -54,9 +64,19 @@ class Chunks:
 
     def finish(self) -> None:
         """Send what is held. Raises as `write` does."""
-        held, self.held = self.held, bytearray()
+        held, self._heap, self._pages = self.held, bytearray(), None
         if held or self._failure is not None:
             self._send(memoryview(held))
+
+    def _hold(self, data: memoryview) -> None:
+        if self._pages is None and len(self._heap) + len(data) > HEAP_BYTES:
+            self._pages = Pages(CHUNK_BYTES)
+            self._pages.add(self._heap)
+            self._heap = bytearray()
+        if self._pages is None:
+            self._heap += data
+        else:
+            self._pages.add(data)
 
     def _send(self, data: memoryview) -> None:
         if self._failure is not None:

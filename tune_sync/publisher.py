@@ -13,7 +13,7 @@ import logging
 import threading
 from typing import Protocol
 
-from tune_sync.errors import NotStoredError, SyncTimeoutError
+from tune_sync.errors import FixCallError, NotStoredError, SyncTimeoutError
 from tune_sync.manifest import Manifest
 from tune_sync.worker import Worker
 
@@ -114,6 +114,12 @@ class Publisher:
         with self._names_changed:
             if self._failed:
                 raise NotStoredError("; ".join(f"{c}: {e}" for c, (_, e) in self._failed.items()))
+
+    def refused(self) -> dict[str, Exception]:
+        """What can never be recorded as it was reported, and why. Does not block."""
+        with self._names_changed:
+            found = [(c, e) for c, (_, e) in self._failed.items()]
+        return {c: error for c, error in found if isinstance(error, FixCallError)}
 
     def flush(self, timeout_s: float) -> None:
         """Apply the deletes that the last state no longer names, then `settle`."""

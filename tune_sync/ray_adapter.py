@@ -207,6 +207,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         """
         run = self._handler.start()
         run.check_lease()
+        run.note_refused()
         if self._to_restore:
             check_restored(run.where, self._to_restore, (trial.trial_id for trial in trials))
             self._to_restore = frozenset()

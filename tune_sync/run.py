@@ -263,6 +263,14 @@ class Run:
         check_known = getattr(self.lease, "check_known", None)
         (check_known or self.lease.check)()
 
+    def note_refused(self) -> None:
+        """Tell of what was placed and turned out to be refused. Makes no request."""
+        for checkpoint, error in self.publisher.refused().items():
+            path = f"{self.root}/{checkpoint}"
+            if path not in self.refused:
+                self.refused[path] = error
+                logger.error("%s is not stored, and fit() will fail: %s", path, error)
+
     def _is_published(self, checkpoint: str, is_staged: bool) -> bool:
         if self.behind is not None and (is_staged or self.behind.is_known(checkpoint)):
             return self.behind.is_known(checkpoint)  # no request, whether it answers or not

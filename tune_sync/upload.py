@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tune_sync import layout
+from tune_sync.batch import Batch
 from tune_sync.chunks import CHUNK_BYTES, Chunks
 from tune_sync.errors import TuneSyncError
-from tune_sync.home import Home, Piece, digest_of
+from tune_sync.home import Home, digest_of
 from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Seal
 from tune_sync.send_orders import AT
@@ -48,8 +49,7 @@ class Upload:
         self._begun_by = threading.current_thread()
         self._entries: dict[str, FileEntry] = {}
         self._directories: set[str] = set()
-        self._pieces: list[Piece] = []
-        self._batch = bytearray()
+        self._batch = Batch(BATCH_BYTES + SMALL_BYTES)
         self._open_count = 0
         self._failure: Exception | None = None
         self._untold: Exception | None = None
@@ -105,16 +105,15 @@ class Upload:
         with self.open(inner) as stream:
             _copy_from(source, stream)
 
-    def add_small(self, inner: str, data: bytes | bytearray, digest: str) -> None:
+    def add_small(self, inner: str, data: bytes | bytearray | memoryview, digest: str) -> None:
         """Put a small file into the batch."""
         with self._contents:
-            self._pieces.append(Piece(self.key(inner), len(self._batch), len(data)))
-            self._batch += data
+            self._batch.add(self.key(inner), data)
             self._entries[inner] = FileEntry(inner, len(data), digest)
             self._note_change()
-            full = len(self._batch) >= BATCH_BYTES
-        if full:
-            self.send_batch()
+            full = self._take_batch() if self._batch.size_bytes >= BATCH_BYTES else None
+        if full is not None:
+            self._send_taken(full)
 
     def send(self, inner: str, offset_bytes: int, data: bytes | memoryview) -> None:
         """Send a chunk of a large file."""
@@ -123,8 +122,8 @@ class Upload:
     def send_batch(self) -> None:
         """Send the small files collected so far."""
         with self._contents:
-            pieces, batch = self._take_batch()
-        self._send_taken(pieces, batch)
+            batch = self._take_batch()
+        self._send_taken(batch)
 
     def flush(self) -> None:
         """Wait until all sent chunks arrived."""
@@ -192,12 +191,12 @@ class Upload:
                 if self._failure is not None or not self._changed or self._open_count:
                     return False
                 # What is sealed is what was complete at this moment; another thread may go on.
-                pieces, batch = self._take_batch()
+                batch = self._take_batch()
                 files = tuple(sorted(self._entries.values(), key=lambda e: e.path))
                 directories = tuple(sorted(self._directories))
                 ranks_count = self._ranks_count
                 self._changed = False
-            self._send_taken(pieces, batch)
+            self._send_taken(batch)
             self._wait_sent()
             self.flush()
             now_s = self._clock()
@@ -217,17 +216,16 @@ class Upload:
         self._changed = True
         self._ranks_count = None
 
-    def _take_batch(self) -> tuple[list[Piece], bytearray]:
+    def _take_batch(self) -> Batch:
         """The batch, to be sent with `_send_taken`. Call it with `_contents`."""
-        pieces, batch = self._pieces, self._batch
-        self._pieces, self._batch = [], bytearray()
+        batch, self._batch = self._batch, Batch(BATCH_BYTES + SMALL_BYTES)
         self._sending_count += 1
-        return pieces, batch
+        return batch
 
-    def _send_taken(self, pieces: list[Piece], batch: bytearray) -> None:
+    def _send_taken(self, batch: Batch) -> None:
         try:
-            if pieces:
-                self._guarded(lambda: self._home.write_batch(pieces, batch))
+            if batch.pieces:
+                self._guarded(lambda: self._home.write_batch(batch.pieces, batch.data))
         finally:
             with self._contents:
                 self._sending_count -= 1
@@ -269,8 +267,8 @@ class UploadStream:
         """As `finish`, for pyarrow, which drops what this raises: `Upload.seal` raises it again."""
         try:
             self.finish()
-        except Exception as error:
-            self._upload.tell_later(error)
+        except BaseException as error:
+            self._upload.tell_later(error if isinstance(error, Exception) else OSError(repr(error)))
             raise
 
     def finish(self) -> None:

@@ -60,6 +60,27 @@ def isolated_hosts() -> Iterator[Hosts]:
 @contextmanager
 def one_machine() -> Iterator[Hosts]:
     """Ray's own one-machine cluster: three nodes that share disk, memory and network."""
+    with tempfile.TemporaryDirectory(prefix="demo-", ignore_cleanup_errors=True) as top:
+        # Ray's locks in /tmp belong to whoever used Ray first on this machine, and it stumbles
+        # over those of another user.
+        os.environ["RAY_TMPDIR"] = top
+        home = Path(top, "home")
+        home.mkdir()
+        with _ray_nodes() as (address, kill):
+
+            def start(argv: list[str], errors: IO[str]) -> subprocess.Popen[str]:
+                env = {**os.environ, "HOME": str(home), "RAY_ADDRESS": address}
+                return subprocess.Popen(
+                    argv, env=env, text=True,
+                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+                )  # fmt: skip
+
+            yield Hosts(start, kill, home)
+
+
+@contextmanager
+def _ray_nodes() -> Iterator[tuple[str, Callable[[str], None]]]:
+    """A head and two workers; their address, and what kills a worker."""
     from ray.cluster_utils import Cluster as RayCluster
 
     cluster = RayCluster()
@@ -71,19 +92,11 @@ def one_machine() -> Iterator[Hosts]:
             )
             for name in WORKERS
         }
-        with tempfile.TemporaryDirectory(prefix="demo-home-") as home:
 
-            def start(argv: list[str], errors: IO[str]) -> subprocess.Popen[str]:
-                env = {**os.environ, "HOME": home, "RAY_ADDRESS": cluster.address}
-                return subprocess.Popen(
-                    argv, env=env, text=True,
-                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-                )  # fmt: skip
+        def kill(name: str) -> None:
+            cluster.remove_node(nodes[name], allow_graceful=False)
 
-            def kill(name: str) -> None:
-                cluster.remove_node(nodes[name], allow_graceful=False)
-
-            yield Hosts(start, kill, Path(home))
+        yield cluster.address, kill
     finally:
         cluster.shutdown()
 

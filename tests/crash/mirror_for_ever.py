@@ -55,7 +55,8 @@ def main(home: Path, remote: Path) -> None:
         run.publisher.drain(TIMEOUT_S)
         kept = [f"trial/checkpoint_{n:06d}" for n in range(number + 1)][-KEEP_COUNT:]
         fresh = home / ".fresh"
-        fresh.write_text(json.dumps([kept, "padding" * 1_000]))
+        state = {"trial_data": [], "named": kept, "padding": "padding" * 1_000}
+        fresh.write_text(json.dumps(state))
         fresh.replace(home / STATE)
         run.state_written()
         if number >= KEEP_COUNT:

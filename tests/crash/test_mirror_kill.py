@@ -56,7 +56,7 @@ def _live(home: Path, remote: Path, steps: int, rest_s: float) -> None:
 
 def _check(copy: Path) -> None:
     store = LocalStore(copy)
-    named, _ = json.loads((copy / mirror_for_ever.STATE).read_text())
+    named = json.loads((copy / mirror_for_ever.STATE).read_text())["named"]
     manifests = {m.checkpoint: m for m in Committer(store).published()}
     assert set(named) <= set(manifests)
     assert {p.relative_to(copy).as_posix() for p in copy.glob("trial/checkpoint_*")} == set(

@@ -124,30 +124,38 @@ def another(cluster: Cluster, find: list[str], old: str, host: str = "head") -> 
     return bool(pids) and old not in pids
 
 
-@pytest.mark.lowest
+@pytest.mark.parametrize(
+    "names_it",
+    [
+        pytest.param(True, id="state names them", marks=pytest.mark.lowest),
+        pytest.param(False, id="state is older"),
+    ],
+)
 def test_a_killed_driver_leaves_whole_checkpoints_and_a_restore_goes_on_from_them(
-    cluster: Cluster,
+    cluster: Cluster, names_it: bool
 ) -> None:
-    root = experiment(cluster, "driver")
-    spec = {"name": "driver", "trials": [{**SETTINGS, "host": "w1"}]}
-    process = start_driver(cluster, spec)
-    wait_for(lambda: "checkpoint_000000" in state_text(root), "state that names a checkpoint")
+    name = "named" if names_it else "older"
+    root = experiment(cluster, name)
+    process = start_driver(cluster, name, state_every_s=1 if names_it else 1000)
+    if names_it:
+        wait_for(lambda: "checkpoint_000000" in state_text(root), "state that names a checkpoint")
     trial = wait_until_under_way(root, "w1")
     send(process, signal.SIGKILL)
     process.wait()
+    assert ("checkpoint_000000" in state_text(root)) == names_it
 
-    copy = root.with_name("copy")
-    cluster.exec("head", ["cp", "-a", f"{RESULTS}/driver", f"{RESULTS}/copy"])
+    copy = root.with_name(f"{name}_copy")
+    cluster.exec("head", ["cp", "-a", f"{RESULTS}/{name}", f"{RESULTS}/{copy.name}"])
     assert list((copy / ".tune_sync/staging").rglob("file_*"))
     cleanup = "import sys, tune_sync; print(tune_sync.cleanup(sys.argv[1]))"
-    done = cluster.exec("head", [str(cluster.python), "-c", cleanup, f"{RESULTS}/copy"])
+    done = cluster.exec("head", [str(cluster.python), "-c", cleanup, f"{RESULTS}/{copy.name}"])
     assert f"dropped=('{trial}/checkpoint_000001',)" in done.stdout
     assert [path.name for path in copy.glob("*/checkpoint_*")] == ["checkpoint_000000"]
     for left in ("staging", "incoming", "trash"):
         assert not (copy / ".tune_sync" / left).exists()
 
     cluster.fast("w1")
-    found = search(cluster, name="driver", restore=f"{RESULTS}/driver")
+    found = search(cluster, name=name, restore=f"{RESULTS}/{name}")
     assert found["errors"] == []
     assert_sound(found)
     (only,) = found["trials"]
@@ -155,13 +163,14 @@ def test_a_killed_driver_leaves_whole_checkpoints_and_a_restore_goes_on_from_the
     assert [row["resumed_at"] for row in only["reported"]][-2:] == [1, 1]
 
 
-def start_driver(cluster: Cluster, spec: dict[str, Any]) -> subprocess.Popen[str]:
-    """A driver to be killed; it writes the experiment's state every second."""
+def start_driver(cluster: Cluster, name: str, state_every_s: int) -> subprocess.Popen[str]:
+    """A driver to be killed, of a search with one trial on w1."""
+    spec = {"name": name, "trials": [{**SETTINGS, "host": "w1"}]}
     argv = driver_argv(
         cluster.host("head"), cluster.python, DRIVERS / "search.py", [json.dumps(spec)]
     )
     silent = subprocess.DEVNULL
-    env = {"TUNE_GLOBAL_CHECKPOINT_S": "1"}
+    env = {"TUNE_GLOBAL_CHECKPOINT_S": str(state_every_s)}
     return cluster.popen("head", argv, env, stdout=silent, stderr=silent)
 
 
@@ -176,7 +185,10 @@ def test_a_worker_host_that_dies_in_the_middle_of_a_transfer_costs_that_transfer
     root = experiment(cluster, "host")
     with searching(cluster, name="host", trials=[SETTINGS] * 4, max_failures=3) as running:
         caught = wait_until_under_way(root, "w1")
+        (left,) = root.glob(f".tune_sync/staging/{caught}/checkpoint_000001/*")
         cluster.kill("w1")
+        wait_for(lambda: not left.exists(), "what w1 left to be dropped")
+        assert not (root / caught / "checkpoint_000001").exists(), "not before it was sent again"
         wait_for(lambda: "w1" not in cluster.alive(), "w1 to be given up")
         cluster.fast("w2")
     found = running.result()

@@ -268,7 +268,7 @@ def test_a_trial_that_was_saved_before_it_had_a_directory_gets_its_own(
     fresh = experiment.trial("", trial_id="4")
     experiment.publish(MINE, 0)
     experiment.publish(OTHER, 0, 1)
-    experiment.publish("train_3_2_2026", 0)
+    experiment.publish("train_3_8_2026", 0)
     experiment.adopt(first, second, ended, fresh)
     assert first.checkpoint.path == f"{experiment.root}/{MINE}/checkpoint_000000"
     assert second.checkpoint.path == f"{experiment.root}/{OTHER}/checkpoint_000001"

@@ -23,8 +23,8 @@ def turns_a_directory_into_a_file(config: dict[str, Any]) -> None:
     Path("notes").write_text("2")
     Path("other").write_text("stored")
     train_n({"settings": {"steps": 2}})
-    if config["makes_way"]:
-        shutil.rmtree(Path(tune.get_context().get_trial_dir(), "notes"))
+    if config["home"]:
+        shutil.rmtree(Path(config["home"], Path.cwd().name, "notes"))
 
 
 def tuner(storage: Path, makes_way: bool) -> tune.Tuner:
@@ -33,7 +33,7 @@ def tuner(storage: Path, makes_way: bool) -> tune.Tuner:
     )
     return tune.Tuner(
         turns_a_directory_into_a_file,
-        param_space={"makes_way": makes_way},
+        param_space={"home": str(storage / "x") if makes_way else ""},
         run_config=run_config,
     )
 

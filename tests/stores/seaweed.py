@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,6 +15,12 @@ from pathlib import Path
 
 KEY, SECRET = "testkey", "testsecret"
 READY_TIMEOUT_S = 30.0
+# The environment with the lowest Ray has none of its own.
+PROGRAMS = (
+    Path(sys.executable).with_name("weed"),
+    Path(__file__).parents[2] / ".venv/bin/weed",
+    Path(shutil.which("weed") or "weed"),
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class S3Server:
 
 def weed_argv(directory: Path, address: str, ports: Sequence[int]) -> list[str]:
     """The command; `ports` are those of S3, master, volume, filer, WebDAV, Iceberg, admin."""
-    weed = Path(sys.executable).with_name("weed")
+    weed = next(filter(Path.is_file, PROGRAMS))
     names = ("s3.port", "master.port", "volume.port", "filer.port", "s3.port.iceberg", "admin.port")
     given = [f"-{name}={port}" for name, port in zip(names, ports, strict=False)]
     return [

@@ -30,7 +30,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
     ):
         for name, value in {**google.env, **azure.env}.items():
             patch.setenv(name, value)
-        ray.init(num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
+        ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
         yield {"gs": google, "abfs": azure}
         ray.shutdown()
 

@@ -1,4 +1,4 @@
-"""A bucket that cannot be used is told when the Tuner is made: one error, soon, nothing is put."""
+"""A bucket that cannot be used is told when the Tuner is made: one error, soon, no object put."""
 
 from __future__ import annotations
 

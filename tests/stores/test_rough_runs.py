@@ -1,4 +1,4 @@
-"""Searches whose bucket throttles, drops answers, goes away a while: all is stored at the end."""
+"""Searches whose bucket throttles, drops answers, goes away for a while: all is stored."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tune_sync import RunConfig, SyncConfig
 
 URL = "s3://bucket/results"
 OUTAGE_S = 20.0
+ENGINES = ("obstore", pytest.param("pyarrow", marks=pytest.mark.slow))
 
 
 class Place(NamedTuple):
@@ -56,7 +57,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     top = tmp_path_factory.mktemp("rough")
     with seaweed(top / "weed") as server, proxy_process(server.endpoint_url, top / "faults") as url:
         s3(server).create_bucket(Bucket="bucket")
-        ray.init(num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
+        ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
         yield Place(server, {**server.options, "endpoint_url": url}, top / "faults")
         ray.shutdown()
 
@@ -68,14 +69,19 @@ def place(running: Place) -> Iterator[Place]:
     write_faults(running.faults)
 
 
-def search(place: Place, name: str, settings: dict[str, Any], keep: int | None = None) -> Any:
-    """Two trials; every checkpoint that is stored is what was reported."""
+def search(
+    place: Place, name: str, settings: dict[str, Any], keep: int | None = None, **faults: Any
+) -> Any:
+    """Two trials with these faults; every checkpoint that is stored is what was reported."""
     config: Any = RunConfig(
         name=name, verbose=0, sync_config=SyncConfig(upload_dir=URL, storage_options=place.options)
     )
     config.checkpoint_config = tune.CheckpointConfig(num_to_keep=keep)
     space = {"settings": settings, "number": tune.grid_search([0, 1])}
-    results = tune.Tuner(train_n, param_space=space, run_config=config).fit()
+    tuner = tune.Tuner(train_n, param_space=space, run_config=config)  # tries only twice
+    if faults:
+        write_faults(place.faults, **faults)
+    results = tuner.fit()
     assert not results.errors
     write_faults(place.faults)
     for result in results:
@@ -103,27 +109,28 @@ def check_tidy(place: Place, name: str, checkpoints_count: int) -> None:
     assert place.open_uploads() == []
 
 
-@pytest.mark.parametrize("engine", ["obstore", "pyarrow"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_tenth_of_all_requests_fails_and_every_checkpoint_is_stored(
     place: Place, engine: str
 ) -> None:
     place.options["engine"] = engine
-    write_faults(place.faults, share=0.1)
-    search(place, f"tenth-{engine}", {"steps": 10, "file_count": 12})
+    search(place, f"tenth-{engine}", {"steps": 10, "file_count": 12}, share=0.1)
     assert set(place.failed()) == {"503", "500", "429", "reset", "late reset", "cut"}
 
 
-@pytest.mark.parametrize("engine", ["obstore", "pyarrow"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_large_files_are_stored_though_a_tenth_of_all_requests_fails(
     place: Place, engine: str
 ) -> None:
     place.options["engine"] = engine
     # Where the answer to the start of an upload is lost, nobody can end that upload.
-    write_faults(place.faults, share=0.1, kinds=["503", "500", "429", "reset"])
-    search(place, f"large-{engine}", {"steps": 2, "blob_bytes": 40 << 20}, keep=1)
+    kinds = ["503", "500", "429", "reset"]
+    settings = {"steps": 2, "blob_bytes": 40 << 20}
+    search(place, f"large-{engine}", settings, keep=1, share=0.1, kinds=kinds)
     assert sum(place.failed().values()) > 3
 
 
+@pytest.mark.slow
 def test_an_outage_of_twenty_seconds_is_seen_through(place: Place) -> None:
     place.options["engine"] = "obstore"
     down = threading.Timer(4.0, write_faults, [place.faults], {"is_down": True})
@@ -148,5 +155,4 @@ def test_a_slow_store_stores_twenty_mebibytes_by_default(
     place: Place, faults: dict[str, float]
 ) -> None:
     place.options["engine"] = "obstore"
-    write_faults(place.faults, **faults)
-    search(place, f"slow-{next(iter(faults))}", {"steps": 1, "blob_bytes": 20 << 20})
+    search(place, f"slow-{next(iter(faults))}", {"steps": 1, "blob_bytes": 20 << 20}, **faults)

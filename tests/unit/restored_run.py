@@ -22,7 +22,7 @@ from tune_sync.run import Run
 from tune_sync.run_filesystem import RunFileSystem
 from tune_sync.spec import Options, Spec
 
-MINE, OTHER = "train_1_0_2026", "train_2_1_2026"
+MINE, OTHER = "train_1_0_2026", "train_2_9_2026"
 
 
 class Here:

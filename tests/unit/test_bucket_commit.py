@@ -223,6 +223,15 @@ def test_strict_refuses_ranks_that_disagree(committer: BucketCommitter) -> None:
         publish(committer, *parts, strict=True)
 
 
+def test_what_strict_refuses_is_known_before_the_end(committer: BucketCommitter) -> None:
+    publisher = Publisher(committer)
+    parts = [staged(committer, {"x": b"zero"}, 0), staged(committer, {"x": b"ones"}, 1)]
+    publisher.record_later(committer.place(C0, attempts=parts, strict=True).manifest)
+    publisher.wait_for(C0)
+    assert [*publisher.refused()] == [C0]
+    assert publisher.close(TIMEOUT_S)
+
+
 def test_a_file_of_one_rank_that_is_a_directory_of_another_is_refused(
     committer: BucketCommitter,
 ) -> None:

@@ -91,3 +91,35 @@ def test_bytes_arrive_in_parts_or_whole(monkeypatch: pytest.MonkeyPatch, whole_b
     write(home, attempt, data, chunks=True)
     home.link(f"{staged_key(C0, attempt)}/x", f"{staged_key(C0, attempt)}/y")
     assert bucket.objects[f"{C0}/x"] == bucket.objects[f"{C0}/y"] == data
+
+
+class Panic(BaseException):
+    """What a library in Rust raises where it gives up."""
+
+
+class Panicking(MemoryBucket):
+    def put_stream(self, key: str, chunks: object, size_bytes: int | None = None) -> str:
+        raise Panic
+
+
+def test_a_panic_of_a_library_is_an_error_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_streams, "WHOLE_BYTES", 10)
+    home = BucketHome(Panicking())
+    attempt = home.begin(C0)
+    with pytest.raises(OSError, match="Panic"):
+        write(home, attempt, b"x" * 100, chunks=True)
+
+
+def test_empty_directories_are_there_to_be_asked_for() -> None:
+    home = BucketHome(MemoryBucket())
+    for number, directories in enumerate([("empty",), ()]):
+        checkpoint = f"trial/checkpoint_00000{number}"
+        attempt = home.begin(checkpoint)
+        home.seal(checkpoint, Seal(attempt, 0, 1.0, (), directories))
+        home.publish(checkpoint, False, [attempt])
+    found = home.info(f"{C0}/empty")
+    assert found is not None and found.is_dir
+    assert [e.key for e in home.list(C0, True)] == [f"{C0}/empty"]
+    only_itself = home.info("trial/checkpoint_000001")
+    assert only_itself is not None and only_itself.is_dir
+    assert home.info(f"{C0}/none") is None and home.info("trial/checkpoint_000002") is None

@@ -1,0 +1,129 @@
+"""What comes back from a mirror: whole checkpoints, a whole state, or an error."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_mirror import STATE, TIMEOUT_S, Notebook, publish, start, write_state
+from tune_sync import fetch_experiment, layout
+from tune_sync.errors import ConfigError
+from tune_sync.mirror_record import MIRROR_DIR, RECORD_KEY
+from tune_sync.mirror_state import STATE_DIR
+from tune_sync.run import Run
+
+OLD, NEW = "trial/checkpoint_000000", "trial/checkpoint_000001"
+
+
+@pytest.fixture
+def runs() -> Iterator[list[Run]]:
+    opened: list[Run] = []
+    yield opened
+    for run in opened:
+        run.close()
+
+
+@pytest.fixture
+def mirrored(tmp_path: Path, runs: list[Run]) -> Notebook:
+    """The syncer of a finished run with two checkpoints; its `top` is the mirror."""
+    syncer = Notebook(tmp_path / "remote/exp")
+    run = start(tmp_path / "home/exp", runs, syncer)
+    for number in range(2):
+        publish(run, number, b"bytes")
+    write_state(run, "the state")
+    run.flush(TIMEOUT_S)
+    run.close()
+    return syncer
+
+
+def fetch(syncer: Notebook, tmp_path: Path) -> Path:
+    return fetch_experiment(syncer.top, tmp_path / "copy/exp", syncer)
+
+
+def test_all_comes_back_and_the_next_run_sends_only_what_is_new(
+    mirrored: Notebook, tmp_path: Path, runs: list[Run]
+) -> None:
+    copy = fetch(mirrored, tmp_path)
+    assert [(copy / key / "a").read_bytes() for key in (OLD, NEW)] == [b"bytes"] * 2
+    assert (copy / STATE).read_text() == "the state"
+    assert os.listdir(copy.parent) == ["exp"]
+    mirrored.notes.clear()
+    run = start(copy, runs, mirrored, "resume")
+    publish(run, 2)
+    run.flush(TIMEOUT_S)
+    assert [n for n in mirrored.notes if "trial" in n] == ["up trial/checkpoint_000002 a"]
+
+
+def cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:3])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda top: cut_off(top / NEW / "a"),
+        lambda top: (top / NEW / "a").unlink(),
+        lambda top: (top / NEW / "a").write_bytes(b"BYTES"),
+        lambda top: (top / layout.manifest_key(NEW)).unlink(),
+        lambda top: cut_off(top / layout.manifest_key(NEW)),
+    ],
+)
+def test_a_checkpoint_that_is_not_whole_is_left_out_and_known_to_be_there_in_part(
+    mirrored: Notebook, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(mirrored.top)
+    copy = fetch(mirrored, tmp_path)
+    assert (copy / OLD).is_dir()
+    assert not (copy / NEW).exists()
+    assert not (copy / layout.manifest_key(NEW)).exists()
+    record = json.loads((copy / RECORD_KEY).read_text())
+    assert (record["touched"], record["whole"]) == ([OLD, NEW], [OLD])
+
+
+@pytest.mark.parametrize("torn", ["", f"{STATE_DIR}/"])
+def test_of_two_states_the_one_that_is_not_torn_is_taken(
+    mirrored: Notebook, tmp_path: Path, torn: str
+) -> None:
+    cut_off(mirrored.top / f"{torn}{STATE}")
+    assert (fetch(mirrored, tmp_path) / STATE).read_text() == "the state"
+
+
+def test_a_state_that_did_not_reach_its_place_is_found_beside_it(
+    tmp_path: Path, runs: list[Run]
+) -> None:
+    syncer = Notebook(tmp_path / "remote/exp")
+    run = start(tmp_path / "home/exp", runs, syncer)
+    run.flush(TIMEOUT_S)
+    syncer.fails = lambda note: note.startswith(f"up . {STATE}")
+    write_state(run, "newest")
+    with pytest.raises(Exception, match="no way to"):
+        run.flush(TIMEOUT_S)
+    assert not (syncer.top / STATE).exists()
+    assert (fetch(syncer, tmp_path) / STATE).read_text() == "newest"
+
+
+def test_what_is_no_mirror_or_cannot_be_restored_leaves_nothing_behind(
+    mirrored: Notebook, tmp_path: Path
+) -> None:
+    for path in (mirrored.top / STATE, mirrored.top / STATE_DIR / STATE):
+        path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"no experiment_state-\*\.json"):
+        fetch(mirrored, tmp_path)
+    (mirrored.top / MIRROR_DIR / "mark.json").unlink()
+    with pytest.raises(FileNotFoundError, match="no experiment that tune_sync has sent"):
+        fetch(mirrored, tmp_path)
+    with pytest.raises(ConfigError, match="a Syncer is needed"):
+        fetch_experiment(mirrored.top, tmp_path / "copy/exp", None)  # type: ignore[arg-type]
+    assert os.listdir(tmp_path / "copy") == []
+
+
+def test_a_fetched_experiment_is_never_mixed_with_another(
+    mirrored: Notebook, tmp_path: Path
+) -> None:
+    (tmp_path / "copy/exp").mkdir(parents=True)
+    with pytest.raises(FileExistsError, match="never mixed"):
+        fetch(mirrored, tmp_path)
