@@ -12,12 +12,12 @@ from tune_sync import RunConfig, SyncConfig
 def train(config: dict[str, int]) -> None:
     for step in range(3):
         Path(f"plot_{step}.txt").write_text("*" * config["width"] * step)
-        Path("scratch.tmp").write_text("not worth keeping")
+        Path("scratch.bak").write_text("not worth keeping")
         tune.report({"step": step})
 
 
 def main() -> None:
-    sync = SyncConfig(sync_artifacts=True, exclude=["*.tmp"])
+    sync = SyncConfig(sync_artifacts=True, exclude=["*.bak"])
     tuner = tune.Tuner(
         train,
         param_space={"width": tune.grid_search([1, 2])},

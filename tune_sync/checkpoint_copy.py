@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +41,9 @@ def fetch(checkpoint: ray.tune.Checkpoint, path: str | os.PathLike[str]) -> Path
         raise FileExistsError(f"{target} exists; choose a path that does not")
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    checkpoint.to_directory(partial)
-    os.rename(partial, target)
+    try:
+        checkpoint.to_directory(partial)
+        os.rename(partial, target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     return target

@@ -52,9 +52,9 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
             `CloudSyncer()` and `SharedDirectorySyncer()` say what "auto" would pick. Any other
             `Syncer`, such as `CommandSyncer(...)`: results go to the driver's node as without
             `upload_dir`, and from there the syncer sends them to `upload_dir`.
-        include: Glob patterns on paths relative to the trial directory; if given, only files
+        include: Glob patterns on paths relative to the trial directory; if given, only artifacts
             that match one are stored. A pattern that matches a directory takes all in it.
-        exclude: The same; files that match one are not stored.
+        exclude: The same; files that match one are not stored, also those of checkpoints.
         strict: What happens when ranks of one trial report files of equal name and different
             bytes: False stores the lowest rank's and warns, True raises.
         upload_dir: Where results go: the URL of a bucket (`s3://bucket/path`, `gs://`, `abfs://`,
@@ -63,8 +63,8 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
             driver's node, below `RunConfig.storage_path`.
         storage_options: Credentials and settings of the bucket, where the usual environment does
             not have them: for `s3://` key, secret, token, endpoint_url, region, anon,
-            request_timeout_s, connect_timeout_s. They are stored nowhere, so a restore finds
-            credentials in the environment.
+            request_timeout_s, connect_timeout_s. They are stored nowhere, so a restore is given
+            them again: by `restore_kwargs`, or `TUNE_SYNC_STORAGE_OPTIONS` in the environment.
         wait_for: What `tune.report` waits for: "stored", until the checkpoint is at its
             destination; "staged", until it is safe on the disk of its own node: it is sent on
             behind the training, and is lost if that node is lost before.
@@ -119,6 +119,20 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
                 'SyncConfig(wait_for="staged") and on_sync_error="continue" are not for a syncer '
                 "of your own: it sends results on behind the training anyway"
             )
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds to wait for an answer: ours, or if that is the default a built-in syncer's."""
+        if isinstance(self.syncer, _BUILT_IN) and self.sync_timeout == DEFAULT_SYNC_TIMEOUT_S:
+            return self.syncer.sync_timeout
+        return self.sync_timeout
+
+    @property
+    def bucket_options(self) -> Mapping[str, Any] | None:
+        """`storage_options`, or if there are none those of a `CloudSyncer`."""
+        if self.storage_options is None and isinstance(self.syncer, CloudSyncer):
+            return self.syncer.storage_options or None
+        return self.storage_options
 
     def __getstate__(self) -> dict[str, Any]:
         syncer = LEFT_OUT if self.own_syncer is not None else self.syncer

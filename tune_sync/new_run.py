@@ -45,20 +45,15 @@ def make_filesystem(
             f"{config.upload_dir}/{experiment}: an earlier experiment cannot be moved aside there "
             "by a syncer; choose another name, or delete both it and the local one first"
         )
-    timeout_s = (
-        config.syncer.sync_timeout
-        if isinstance(config.syncer, Syncer) and config.own_syncer is None
-        else config.sync_timeout
-    )
     options = Options(
-        tuple(config.include), tuple(config.exclude), timeout_s, config.strict,
+        tuple(config.include), tuple(config.exclude), config.timeout_s, config.strict,
         shared=config.is_shared and not place.scheme, checkpoint_depth=depth,
         wait_for=config.wait_for, on_sync_error=config.on_sync_error,
         staging_dir=os.fspath(config.staging_dir or ""),
         staging_limit_bytes=config.staging_limit_bytes or 0,
     )  # fmt: skip
     spec = Spec(uuid.uuid4().hex, place.path, "", "", None, options, place.scheme)
-    storage_options.keep(spec.key, config.storage_options)
+    storage_options.keep(spec.key, config.bucket_options)
     handler = open_handler(spec, RayConnector())
     handler.is_driver = True
     handler.on_existing = on_existing

@@ -161,6 +161,8 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         own_sync: The user's own way to send results on; None without one.
     """
 
+    own_sync: OwnSync | None = None  # also in pickles of versions that did not know it
+
     def __init__(self, filesystem: pafs.PyFileSystem, own_sync: OwnSync | None = None) -> None:
         self._filesystem = filesystem
         self.own_sync = own_sync

@@ -30,7 +30,8 @@ def main(root: Path) -> None:
     promise("recovered", list(recovery.completed))
     first = int((root / "next").read_text()) if (root / "next").exists() else 0
     for number in itertools.count(first):
-        (root / "next").write_text(str(number + 1))
+        (root / "fresh").write_text(str(number + 1))  # whole or not there, whenever we are killed
+        (root / "fresh").replace(root / "next")
         checkpoint = f"trial_a/checkpoint_{number:06d}"
         publish(store, committer, checkpoint, f"{number} first")
         if number % REPLACE_EVERY == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +201,13 @@ def test_two_places_for_results_are_refused(tmp_path: Path) -> None:
             RunConfig(storage_path=tmp_path, sync_config=config)
         with pytest.raises(ConfigError, match="leave storage_path out"):
             run_config_kwargs(config, storage_path=tmp_path)
+
+
+def test_what_a_built_in_syncer_was_made_with_counts_unless_the_config_says_otherwise() -> None:
+    mine = CloudSyncer(storage_options={"key": "mine"}, sync_timeout=60)
+    config = SyncConfig(upload_dir="s3://b/x", syncer=mine)
+    assert (config.timeout_s, config.bucket_options) == (60, {"key": "mine"})
+    given = {"sync_timeout": 90, "storage_options": {"key": "given"}}
+    config = SyncConfig(upload_dir="s3://b/x", syncer=mine, **given)
+    assert (config.timeout_s, config.bucket_options) == (90, {"key": "given"})
+    assert pickle.loads(pickle.dumps(config)).bucket_options is None

@@ -50,6 +50,9 @@ def run(argv: list[str], home: Path, ray_address: str = "") -> None:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_ADDRESS", "TUNE_"))}
     env |= {"HOME": str(home), "PYTHONPATH": str(ROOT)}
     env |= {"RAY_ADDRESS": ray_address} if ray_address else {}
+    token = Path.home() / ".ray/auth_token"  # of that Ray, where there is one
+    if ray_address and token.is_file():
+        env.setdefault("RAY_AUTH_TOKEN_PATH", str(token))
     done = subprocess.run(
         [sys.executable, *argv], env=env, cwd=home, text=True, check=False,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=280,

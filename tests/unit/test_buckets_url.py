@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tune_sync.buckets.engines import make_client
@@ -69,7 +71,8 @@ def test_what_no_library_knows_is_told(url: str, options: dict[str, str], words:
 def test_a_missing_library_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     found = "tune_sync.buckets.engines.importlib.util.find_spec"
     monkeypatch.setattr(found, lambda name: None)
-    monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    monkeypatch.setattr(sys.modules["fsspec.registry"], "_registry", {})
     with pytest.raises(ConfigError, match=r"tune-sync\[gcs\]"):
         make_client(parse_bucket_url("gs://b/x"), {})
     with pytest.raises(ConfigError, match=r"tune-sync\[s3\]"):

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_mirror import STATE, TIMEOUT_S, Notebook, publish, start, write_state
+from tests.unit.test_mirror import (
+    NO_TRIALS,
+    STATE,
+    TIMEOUT_S,
+    Notebook,
+    publish,
+    start,
+    write_state,
+)
 from tune_sync import fetch_experiment, layout
 from tune_sync.errors import ConfigError
 from tune_sync.mirror_record import MIRROR_DIR, RECORD_KEY
@@ -34,7 +42,7 @@ def mirrored(tmp_path: Path, runs: list[Run]) -> Notebook:
     run = start(tmp_path / "home/exp", runs, syncer)
     for number in range(2):
         publish(run, number, b"bytes")
-    write_state(run, "the state")
+    write_state(run, NO_TRIALS)
     run.flush(TIMEOUT_S)
     run.close()
     return syncer
@@ -49,7 +57,7 @@ def test_all_comes_back_and_the_next_run_sends_only_what_is_new(
 ) -> None:
     copy = fetch(mirrored, tmp_path)
     assert [(copy / key / "a").read_bytes() for key in (OLD, NEW)] == [b"bytes"] * 2
-    assert (copy / STATE).read_text() == "the state"
+    assert (copy / STATE).read_text() == NO_TRIALS
     assert os.listdir(copy.parent) == ["exp"]
     mirrored.notes.clear()
     run = start(copy, runs, mirrored, "resume")
@@ -89,7 +97,7 @@ def test_of_two_states_the_one_that_is_not_torn_is_taken(
     mirrored: Notebook, tmp_path: Path, torn: str
 ) -> None:
     cut_off(mirrored.top / f"{torn}{STATE}")
-    assert (fetch(mirrored, tmp_path) / STATE).read_text() == "the state"
+    assert (fetch(mirrored, tmp_path) / STATE).read_text() == NO_TRIALS
 
 
 def test_a_state_that_did_not_reach_its_place_is_found_beside_it(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -67,6 +68,12 @@ def _s3(url: BucketUrl, options: Mapping[str, Any]) -> Client:
     if unknown:
         raise ConfigError(
             f"storage_options {', '.join(unknown)} of {url}: known are {', '.join(S3_OPTIONS)}"
+        )
+    endpoint_url = options.get("endpoint_url") or aws_environment().endpoint_url
+    if endpoint_url and not re.match(r"https?://\S", str(endpoint_url)):
+        raise ConfigError(
+            f"the endpoint of {url} is {endpoint_url!r}: it needs http:// or https://; "
+            "correct storage_options endpoint_url, or AWS_ENDPOINT_URL"
         )
     if options.get("engine") == "fsspec":
         return _fsspec(url, _s3fs_options(options))

@@ -25,7 +25,7 @@ class CloudSyncer(BackgroundSyncer):
     directories: they publish nothing, and delete at once.
 
     Args:
-        storage_options: See `SyncConfig`. Needed to call the syncer's methods yourself.
+        storage_options: See `SyncConfig`, which has precedence if it has some too.
         sync_period: See `Syncer`.
         sync_timeout: See `Syncer`.
     """
@@ -36,6 +36,11 @@ class CloudSyncer(BackgroundSyncer):
     ) -> None:  # fmt: skip
         super().__init__(sync_period, sync_timeout)
         self._options = dict(storage_options or {})
+
+    @property
+    def storage_options(self) -> Mapping[str, Any]:
+        """What it was made with; empty once it was pickled."""
+        return self._options
 
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_options": {}}  # secrets are never pickled

@@ -22,7 +22,7 @@ class ObjectStoreSyncer(BackgroundSyncer):
             `run_config.storage_filesystem`). Needed to call the syncer's methods yourself; a
             syncer that is put into a `SyncConfig` works through the run's own.
         sync_period: See `Syncer`.
-        sync_timeout: See `Syncer`. In a `SyncConfig` it is used instead of the config's.
+        sync_timeout: See `Syncer`. In a `SyncConfig` it is used where the config has the default.
     """
 
     def __init__(
