@@ -50,6 +50,7 @@ class BucketHome:
     """
 
     in_place = True
+    staged_at = ""
     # Google refuses to write one object more than once a second.
     rewrite_s = 1.0
 

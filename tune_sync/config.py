@@ -24,6 +24,10 @@ DEFAULT_SYNC_PERIOD_S = 300
 DEFAULT_SYNC_TIMEOUT_S = 1800
 
 AUTO = "auto"
+STORED, STAGED = "stored", "staged"
+RAISE, CONTINUE = "raise", "continue"
+
+_RESTORABLE = re.compile(r"[\w\-.=/:@+~]+", re.ASCII)
 # What a syncer of the user's own becomes in a pickle: Ray sends settings to all trials, and the
 # syncer's code may be on the driver's node only.
 LEFT_OUT = "left out of the pickle"
@@ -61,6 +65,16 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
             not have them: for `s3://` key, secret, token, endpoint_url, region, anon,
             request_timeout_s, connect_timeout_s. They are stored nowhere, so a restore is given
             them again: by `restore_kwargs`, or `TUNE_SYNC_STORAGE_OPTIONS` in the environment.
+        wait_for: What `tune.report` waits for: "stored", until the checkpoint is at its
+            destination; "staged", until it is safe on the disk of its own node: it is sent on
+            behind the training, and is lost if that node is lost before.
+        on_sync_error: What happens if the destination does not answer, after all tries: "raise"
+            fails the trial; "continue" lets it go on, and sends what is staged on its node once
+            the destination answers again.
+        staging_dir: For these two: the directory of every node where checkpoints are staged.
+            None: one below the node's temporary directory.
+        staging_limit_bytes: How much a run may stage on a node before reports wait. None: a
+            quarter of what is free there.
 
     Raises:
         ConfigError: A value that cannot work, naming the field.
@@ -76,6 +90,10 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
     strict: bool = False
     upload_dir: str | os.PathLike[str] | None = None
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    wait_for: str = STORED
+    on_sync_error: str = RAISE
+    staging_dir: str | os.PathLike[str] | None = None
+    staging_limit_bytes: int | None = None
     _accepted: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -93,6 +111,14 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
         is_bucket = _check_upload_dir(self.upload_dir)
         _check_options(self.storage_options, is_bucket)
         _check_syncer(self.syncer, self.upload_dir, is_bucket)
+        _check_choice("wait_for", self.wait_for, (STORED, STAGED))
+        _check_choice("on_sync_error", self.on_sync_error, (RAISE, CONTINUE))
+        _check_staging(self)
+        if self.stages and self.own_syncer is not None:
+            raise ConfigError(
+                'SyncConfig(wait_for="staged") and on_sync_error="continue" are not for a syncer '
+                "of your own: it sends results on behind the training anyway"
+            )
 
     @property
     def timeout_s(self) -> float:
@@ -120,6 +146,11 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         return twin
+
+    @property
+    def stages(self) -> bool:
+        """Whether checkpoints are staged on the node that writes them."""
+        return self.wait_for == STAGED or self.on_sync_error == CONTINUE
 
     @property
     def own_syncer(self) -> Syncer | None:
@@ -169,6 +200,27 @@ def _check_seconds(name: str, value: Any) -> None:
 def _check_flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise ConfigError(f"SyncConfig({name}={value!r}): True or False is needed")
+
+
+def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
+        shown = " or ".join(f'"{choice}"' for choice in choices)
+        raise ConfigError(f"SyncConfig({name}={value!r}): {shown} is needed")
+
+
+def _check_staging(config: SyncConfig) -> None:
+    limit, place = config.staging_limit_bytes, config.staging_dir
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit <= 0):
+        raise ConfigError(f"SyncConfig(staging_limit_bytes={limit!r}): a size above zero is needed")
+    if place is not None and not (
+        isinstance(place, (str, os.PathLike)) and os.path.isabs(os.fspath(place))
+    ):
+        raise ConfigError(f"SyncConfig(staging_dir={place!r}): an absolute path is needed")
+    if (limit is not None or place is not None) and not config.stages:
+        raise ConfigError(
+            'SyncConfig(staging_...): nothing is staged without wait_for="staged" or '
+            'on_sync_error="continue"'
+        )
 
 
 def _check_patterns(name: str, value: Any) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ learns of it after its bytes are durable at home.
 
 from __future__ import annotations
 
-import logging
 import posixpath
 import shutil
 import threading
@@ -42,8 +41,6 @@ from tune_sync.tree import TreeFile
 from tune_sync.turn import COPYING, InTurn
 from tune_sync.upload import Upload
 from tune_sync.uploads import Uploads
-
-logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 COPY_BYTES = 16 << 20
 
@@ -102,8 +99,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.barrier()
-        plain = self.spec.to_plain()
-        return reopen_handler, (plain, self.connector, self._uploads.reported())
+        return reopen_handler, (self.spec.to_plain(), self.connector, self._uploads.reported())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SyncHandler):
@@ -143,7 +139,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         """Take the experiment directory for this run: lease, checks, recovery. Once."""
         if self.run is None or self.run.closed:
             timeout_s, depth = self.spec.options.timeout_s, self.spec.options.checkpoint_depth
-            self.run = Run.open(self._site(), self.on_existing, timeout_s, depth)
+            finish = partial(self.connector.finish_earlier, self.spec)
+            self.run = Run.open(self._site(), self.on_existing, timeout_s, depth, finish)
             self.spec = replace(self.spec, owner=self.run.owner)
         return self.run
 
@@ -202,13 +199,14 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def open_output_stream(self, path: str, metadata: object) -> pa.PythonFile:
         """A stream into a checkpoint's staging, or into a file that appears whole on close."""
-        key = self._key(path) or ""
-        place = self._place(path)
+        key, place = self._key(path) or "", self._place(path)
         if not self._wanted(place, key):
             return pa.PythonFile(NullStream(), mode="w")
         if place.kind is Kind.CHECKPOINT:
             upload = self._upload(place)
             return pa.PythonFile(InTurn(COPYING, lambda: upload.open(place.inner)), mode="w")
+        if self.run is not None and self.run.behind is not None:
+            return pa.PythonFile(self.files.held(key, place.kind, self.run), mode="w")
         make = partial(self._file_stream, key, place)
         # The driver's control loop must not wait for threads that copy.
         return pa.PythonFile(make() if self.run else InTurn(COPYING, make), mode="w")
@@ -332,6 +330,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def _file_info(self, path: str) -> pafs.FileInfo:
         home, key, _ = self._locate(path)
+        if self.run is not None and self.run.is_on_its_way(key):
+            return pafs.FileInfo(path, pafs.FileType.Directory)  # the control loop asks
         found = home.info(key)
         if found is None and path.endswith("/" + MARKER):
             self._writable_home()  # says what is wrong
@@ -379,11 +379,9 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         return upload or self._begin(place.checkpoint)
 
     def _file_stream(self, key: str, place: Place) -> FileStream:
-        commit = partial(self._commit_file, key=key, place=place)
+        kind, timeout_s = place.kind, self.spec.options.timeout_s
+        commit = partial(self.files.commit, key=key, kind=kind, run=self.run, timeout_s=timeout_s)
         return FileStream(self._writable_home(), key, commit, partial(self.files.failed, key))
-
-    def _commit_file(self, stream: FileStream, key: str, place: Place) -> None:
-        self.files.commit(stream, key, place.kind, self.run, self.spec.options.timeout_s)
 
     def _tell_unstored(self, key: str, error: Exception) -> None:
         if not self.is_driver:

@@ -48,10 +48,12 @@ class Home(Protocol):
     Attributes:
         in_place: Staged bytes are written where they will stay: what is there need not be whole.
         rewrite_s: Seconds that have to pass before one file is replaced again.
+        staged_at: The node from where sealed attempts are sent on; "" if they are home at once.
     """
 
     in_place: bool
     rewrite_s: float
+    staged_at: str
 
     def info(self, key: str) -> Info | None:
         """What `key` is; None only if it is surely not there."""
@@ -121,6 +123,7 @@ class LocalHome:
     """
 
     in_place = False
+    staged_at = ""
     rewrite_s = 0.0
 
     def __init__(self, root: Path, owner: str = "", checkpoint_depth: int = 1) -> None:

@@ -50,6 +50,12 @@ def run_config_kwargs(
     if api == "train" and _train_is_v2():
         from tune_sync.train_adapter import train_kwargs
 
+        if config.stages:
+            raise ConfigError(
+                'SyncConfig(wait_for="staged") and on_sync_error="continue" are for Ray Tune: Ray '
+                "Train saves its state by itself, and would name checkpoints that are on their way"
+            )
+
         if config.own_syncer is not None:
             raise ConfigError(
                 f"{type(config.own_syncer).__name__}: Ray Train by itself does not send results on "

@@ -48,6 +48,9 @@ def make_filesystem(
     options = Options(
         tuple(config.include), tuple(config.exclude), config.timeout_s, config.strict,
         shared=config.is_shared and not place.scheme, checkpoint_depth=depth,
+        wait_for=config.wait_for, on_sync_error=config.on_sync_error,
+        staging_dir=os.fspath(config.staging_dir or ""),
+        staging_limit_bytes=config.staging_limit_bytes or 0,
     )  # fmt: skip
     spec = Spec(uuid.uuid4().hex, place.path, "", "", None, options, place.scheme)
     storage_options.keep(spec.key, config.bucket_options)

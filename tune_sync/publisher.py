@@ -77,6 +77,13 @@ class Publisher:
         with self._names_changed:
             self._doomed.setdefault(checkpoint, 0)
 
+    def retire_now(self, checkpoint: str) -> None:
+        """Delete a checkpoint that no state names. Returns at once."""
+        with self._names_changed:
+            self._doomed.pop(checkpoint, None)
+            self._due.add(checkpoint)
+        self._deletes.add(self._retire_all_due)
+
     def discard_later(self, attempts: list[tuple[str, str]]) -> None:
         """Drop attempts `(checkpoint, attempt)` whose writer is gone. Returns at once."""
         if attempts:

@@ -15,6 +15,7 @@ import ray.train
 import ray.tune
 
 from tune_sync import layout, ray_records
+from tune_sync.agents.node_agents import RayNodes
 from tune_sync.buckets.url import path_of_url
 from tune_sync.checkpoint import Checkpoint
 from tune_sync.destination import Destination, parse_destination, resolve_destination
@@ -27,6 +28,7 @@ from tune_sync.errors import (
     TuneSyncError,
 )
 from tune_sync.filesystem import SyncHandler
+from tune_sync.lost_checkpoints import go_on_without_lost
 from tune_sync.metrics import plain_metrics
 from tune_sync.new_run import (
     OwnSync,
@@ -194,6 +196,9 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         except BaseException:
             run.give_back()
             raise
+        if handler.spec.options.stages:
+            handler.files.learn(run)
+            run.write_behind(RayNodes(handler.spec))
         run.begun = True
         logger.info("results of all nodes are kept in %s", handler.spec.where)
 
@@ -209,12 +214,17 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             check_restored(run.where, self._to_restore, (trial.trial_id for trial in trials))
             self._to_restore = frozenset()
             adopt_published(run, trials, self._filesystem)
+        go_on_without_lost(run, trials, self._filesystem)
         self._keep_dropped_saves(trials)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Publish what the trial is about to load, if that is still to be done."""
         self._saves.started(trial)
         self._saves.register(trial)
+        run, checkpoint = self._handler.run, trial.checkpoint
+        if run is not None and checkpoint is not None and run.behind is not None:
+            run.behind.check_nodes(layout.below(str(run.root), checkpoint.path) or "")
+            go_on_without_lost(run, trials, self._filesystem)
         self._publish_early(trial)
 
     def on_trial_save(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

@@ -116,5 +116,15 @@ def forget(trial: Any) -> None:
     metadata.checkpoint_manager = type(manager)(checkpoint_config=manager.checkpoint_config)
 
 
+def keep_only(trial: Any, kept: list[Any], now: Any) -> None:
+    """Make Ray's record anew: of these results, oldest first, and the one to go on from."""
+    forget(trial)
+    manager = trial.run_metadata.checkpoint_manager
+    for result in kept:
+        manager.register_checkpoint(result)
+    manager._latest_checkpoint_result = now
+    trial.invalidate_json_state()
+
+
 def _iteration(result: Any) -> int:
     return int((result.metrics or {}).get("training_iteration", 0))

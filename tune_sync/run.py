@@ -6,11 +6,12 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from tune_sync import layout
+from tune_sync.behind import Behind, Nodes
 from tune_sync.bucket_site import BucketSite
 from tune_sync.buckets.url import is_bucket_url, parse_bucket_url
 from tune_sync.commit import Recovery
@@ -21,10 +22,12 @@ from tune_sync.errors import (
     LeaseHeldError,
     LeaseLostError,
     NotStoredError,
+    StoreError,
 )
 from tune_sync.lease import Holder
 from tune_sync.publisher import Publisher
 from tune_sync.saved_state import saved_trials
+from tune_sync.send_orders import AT
 from tune_sync.sites import LocalSite, Site
 from tune_sync.watched import WatchedCommitter, Watcher
 
@@ -45,6 +48,7 @@ class Run:
         owner: The run's id.
         home: The directory, as the verbs that the filesystem uses.
         publisher: Publishes what is placed; orders state and deletes.
+        behind: Does that instead, once `write_behind` was called.
         refused: Checkpoints that were reported and not published, and why.
         begun: Whether training has started.
         closed: Whether the directory was given back.
@@ -58,6 +62,8 @@ class Run:
         self.lease = site.lease(self.owner)
         self.home = site.home(self.owner, checkpoint_depth)
         self.lease.acquire(may_take=_not_begun_here)
+        self.publisher = Publisher(self.home.committer)
+        self.behind: Behind | None = None
         self._watched = WatchedCommitter(self.home.committer)
         self.publisher = Publisher(self._watched)
         self._latest: dict[str, tuple[str, frozenset[str]]] = {}
@@ -71,8 +77,9 @@ class Run:
 
     @classmethod
     def open(
-        cls, root: Path | Site, on_existing: str, timeout_s: float, checkpoint_depth: int
-    ) -> Run:
+        cls, root: Path | Site, on_existing: str, timeout_s: float, checkpoint_depth: int,
+        finish_earlier: Callable[[], None] = lambda: None,
+    ) -> Run:  # fmt: skip
         """Take an experiment directory.
 
         Args:
@@ -80,6 +87,7 @@ class Run:
             on_existing: If an experiment is there: "error", "move_aside" or "resume".
             timeout_s: See `SyncConfig.sync_timeout`.
             checkpoint_depth: See `layout.classify`.
+            finish_earlier: Before a run is resumed: has the nodes send what they had staged for it.
 
         Raises:
             ExperimentExistsError: There is one, and `on_existing` is "error".
@@ -92,6 +100,8 @@ class Run:
         if on_existing != "resume":
             _make_way(site, on_existing)
         site.prepare()
+        if on_existing == "resume" and site.live_holder() is None:
+            finish_earlier()
         run = cls(site, checkpoint_depth, timeout_s)
         try:
             if on_existing == "resume":  # read before anything is swept
@@ -128,20 +138,27 @@ class Run:
         latest, published_from = self._latest.get(trial, ("", frozenset()))
         if latest == checkpoint and published_from.issuperset(attempts):
             raise AskedTwiceError(f"{checkpoint} is published already; it counts once")
-        self.publisher.wait_for(checkpoint)
-        if self._is_published(checkpoint):
+        is_staged = any(AT in attempt for attempt in attempts)
+        if not is_staged:
+            self.publisher.wait_for(checkpoint)
+        if self._is_published(checkpoint, is_staged):
             raise ImmutableError(
                 f"{checkpoint} is published and never changes; what was now reported under that "
                 "name is not stored: choose another trial_dirname_creator, or another name for the "
                 "experiment"
             )
+        if self.behind is not None and is_staged:
+            self.behind.accept(checkpoint, strict, attempts, metrics)
+            self.note_latest(checkpoint, attempts)
+            return ()
         self.publisher.keep(checkpoint)
         placed = self.home.committer.place(
             checkpoint, strict=strict, attempts=attempts, metrics=metrics
         )
         self.note_latest(checkpoint, attempts)
         self._taken.add(checkpoint)
-        self.publisher.record_later(placed.manifest)
+        record_later = self.behind.accept_placed if self.behind else self.publisher.record_later
+        record_later(placed.manifest)
         conflicts: tuple[tuple[str, int, int], ...] = placed.conflicts
         return conflicts
 
@@ -174,23 +191,37 @@ class Run:
         if self.latest(layout.parent(checkpoint)) == checkpoint:
             logger.warning("%s is the latest of its trial; it is not deleted", checkpoint)
             return
-        self.publisher.retire_later(checkpoint)
+        (self.behind or self.publisher).retire_later(checkpoint)
+
+    def is_on_its_way(self, key: str) -> bool:
+        """Whether a key is that of a checkpoint that this run knows, and need not ask for."""
+        return self.behind is not None and self.behind.is_known(key)
+
+    def write_behind(self, nodes: Nodes) -> None:
+        """From here on checkpoints may be staged on the nodes that wrote them."""
+        self.behind = Behind(self.home, self.publisher, nodes, self.check_lease)
 
     def publish_early(
         self, checkpoint: str, strict: bool, attempts: Collection[str],
         metrics: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """`publish`, if one of these attempts is still in staging."""
-        if self._is_staged(checkpoint, attempts):
+        """`publish`, if one of these attempts is still in staging. Someone is about to load it."""
+        if self.behind is not None and any(AT in attempt for attempt in attempts):
+            if not self.behind.is_known(checkpoint):
+                self.publish(checkpoint, strict, attempts, metrics)
+                self._published_early.update(attempts)
+        elif self._is_staged(checkpoint, attempts):
             self.publish(checkpoint, strict, attempts, metrics)
             self._published_early.update(attempts)
+        if self.behind is not None:
+            self.behind.hurry(checkpoint)
 
     def discard_staged(self, trial: str) -> None:
         """Drop, in the background, what a trial whose writers are gone has in staging.
 
         A bucket is not asked in the control loop: what is left there is swept when the run ends.
         """
-        if not self.home.in_place:
+        if not self.home.in_place and self.behind is None:  # else it may be sent from elsewhere
             self.publisher.discard_later(self.home.committer.attempts(trial))
 
     def flush(self, timeout_s: float) -> None:
@@ -200,6 +231,8 @@ class Run:
             NotStoredError: Something that was reported is not published; names it and why.
             SyncTimeoutError: It took longer than `timeout_s`.
         """
+        if self.behind is not None:
+            self.behind.flush(timeout_s)
         self.publisher.flush(timeout_s)
         if self._watched.watcher is not None:
             self._watched.watcher.flush()
@@ -214,7 +247,7 @@ class Run:
             if self._end():
                 self.lease.check()  # staging of a run that took over is not ours to sweep
                 _log_forgotten(self.where, self.home.committer.sweep())
-        except LeaseLostError as error:
+        except (LeaseLostError, StoreError) as error:  # the next start sweeps it
             logger.warning("%s", error)
         finally:
             self.lease.release()
@@ -238,7 +271,9 @@ class Run:
                 self.refused[path] = error
                 logger.error("%s is not stored, and fit() will fail: %s", path, error)
 
-    def _is_published(self, checkpoint: str) -> bool:
+    def _is_published(self, checkpoint: str, is_staged: bool) -> bool:
+        if self.behind is not None and (is_staged or self.behind.is_known(checkpoint)):
+            return self.behind.is_known(checkpoint)  # no request, whether it answers or not
         if self.home.in_place:  # no request from the control loop; nobody else publishes
             return checkpoint in self._taken
         return self.home.info(layout.manifest_key(checkpoint)) is not None
@@ -253,6 +288,8 @@ class Run:
         self.closed = True
         with _RUNS_LOCK:
             _RUNS.pop(self.owner, None)
+        if self.behind is not None:
+            self.behind.close(self._timeout_s)
         if self._watched.watcher is not None:
             self._watched.watcher.close()
         return self.publisher.close(self._timeout_s)

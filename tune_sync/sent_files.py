@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tune_sync import layout
 from tune_sync.errors import LeaseLostError, SyncTimeoutError
+from tune_sync.held_file import HeldFile
 from tune_sync.home import digest_of
 from tune_sync.layout import Kind
 from tune_sync.paced import Paced
@@ -71,9 +72,38 @@ class SentFiles:
         self._digests.pop(key, None)
         self._tell(key, error)
 
+    def learn(self, run: Run) -> None:
+        """Look at the state that earlier runs left: Ray copies it again, and it is no news."""
+        for entry in run.home.list("", False):
+            if entry.key.startswith(STATE_NAME):
+                self._digests[entry.key] = _digest_at(run, entry.key) or ""
+
+    def held(self, key: str, kind: Kind, run: Run) -> HeldFile:
+        """A file of the driver that is written later, unless it is on its way or there already.
+
+        Closing it does not wait, and makes no request.
+        """
+        return HeldFile(lambda file: self._hold(file, key, kind, run))
+
     def forget(self, key: str) -> None:
         """`key` was removed, with all that is below."""
         self._digests = {k: d for k, d in self._digests.items() if layout.below(key, k) is None}
+
+    def _hold(self, file: HeldFile, key: str, kind: Kind, run: Run) -> None:
+        names, is_state = key.startswith(STATE_NAME), kind is Kind.STATE
+        if run.behind is None or self._digests.get(key) == file.digest:
+            return
+        self._digests[key] = file.digest
+
+        def write() -> None:
+            try:
+                file.send(run.home, key, is_state)
+            except Exception as error:
+                self.unstored[key] = error
+                raise
+            self.unstored.pop(key, None)
+
+        run.behind.offer(key, write, is_state=is_state, names=names)
 
     def _commit_in_turn(self, stream: FileStream, key: str, durable: bool, run: Run) -> None:
         try:

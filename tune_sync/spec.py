@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol
 
 from tune_sync.buckets.url import BucketUrl
@@ -28,6 +28,19 @@ class Options:
     strict: bool = False
     shared: bool = False
     checkpoint_depth: int = 1
+    wait_for: str = "stored"
+    on_sync_error: str = "raise"
+    staging_dir: str = ""
+    staging_limit_bytes: int = 0
+
+    @property
+    def stages(self) -> bool:
+        """Whether checkpoints are staged on the node that writes them."""
+        return self.wait_for == "staged" or self.on_sync_error == "continue"
+
+    def without_staging(self) -> Options:
+        """For whoever sends on what is staged."""
+        return replace(self, wait_for="stored", on_sync_error="raise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +96,9 @@ class Connector(Protocol):
 
     def storage_options(self, spec: Spec) -> dict[str, Any]:
         """What `SyncConfig.storage_options` says, for a home that is a bucket."""
+
+    def finish_earlier(self, spec: Spec) -> None:
+        """Let the nodes send what an earlier run of the experiment has staged there."""
 
     def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
         """Let the driver know, at the end of the run, that a file is not stored. Best effort."""

@@ -14,6 +14,7 @@ from tune_sync.errors import TuneSyncError
 from tune_sync.home import Home, digest_of
 from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Seal
+from tune_sync.send_orders import AT
 
 # Files up to this size travel in batches, larger ones in chunks of their own.
 SMALL_BYTES = 1 << 20
@@ -30,12 +31,17 @@ class Upload:
         checkpoint: Key of the checkpoint directory.
         rank: World rank of this process.
         clock: Seconds since the epoch.
+
+    Attributes:
+        attempt: Its id.
+        reported_as: The same, with the node where it is if it is not at the destination.
     """
 
     def __init__(
         self, home: Home, checkpoint: str, rank: int, clock: Callable[[], float] = time.time
     ) -> None:
         self.attempt = home.begin(checkpoint)
+        self.reported_as = f"{self.attempt}{AT}{home.staged_at}" if home.staged_at else self.attempt
         self._home = home
         self._checkpoint = checkpoint
         self._rank = rank
@@ -132,6 +138,11 @@ class Upload:
         with self._contents:
             self._entries[entry.path] = entry
             self._note_change()
+
+    def entry(self, inner: str) -> FileEntry | None:
+        """What is known of a complete file; None if it is not complete."""
+        with self._contents:
+            return self._entries.get(inner)
 
     def closed(self) -> None:
         """Note that one stream was closed."""

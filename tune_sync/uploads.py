@@ -61,7 +61,7 @@ class Uploads:
             uploads = list(self._uploads.items())
         for checkpoint, upload in uploads:
             if upload.seal():
-                self.heard_of(((checkpoint, upload.attempt),))
+                self.heard_of(((checkpoint, upload.reported_as),))
 
     def heard_of(self, reported: Iterable[tuple[str, str]]) -> None:
         """Note attempts `(checkpoint, attempt)` sealed by processes that reported to this one."""

@@ -119,8 +119,8 @@ def test_a_killed_home_agent_comes_back_and_the_run_goes_on(cluster: Cluster) ->
     assert {row["resumed_at"] for row in trial["reported"]} == {0}, "the trial never restarted"
 
 
-def another(cluster: Cluster, find: list[str], old: str) -> bool:
-    pids = cluster.exec("head", find, check=False).stdout.split()
+def another(cluster: Cluster, find: list[str], old: str, host: str = "head") -> bool:
+    pids = cluster.exec(host, find, check=False).stdout.split()
     return bool(pids) and old not in pids
 
 
@@ -163,9 +163,11 @@ def test_a_killed_driver_leaves_whole_checkpoints_and_a_restore_goes_on_from_the
     assert [row["resumed_at"] for row in only["reported"]][-2:] == [1, 1]
 
 
-def start_driver(cluster: Cluster, name: str, state_every_s: int) -> subprocess.Popen[str]:
+def start_driver(
+    cluster: Cluster, name: str, state_every_s: int, **fields: Any
+) -> subprocess.Popen[str]:
     """A driver to be killed, of a search with one trial on w1."""
-    spec = {"name": name, "trials": [{**SETTINGS, "host": "w1"}]}
+    spec = {"name": name, "trials": [{**SETTINGS, "host": "w1"}], **fields}
     argv = driver_argv(
         cluster.host("head"), cluster.python, DRIVERS / "search.py", [json.dumps(spec)]
     )

@@ -74,8 +74,8 @@ def test_sync_config_refuses_values_that_cannot_work(fields: dict[str, Any], say
 def test_a_misspelt_field_is_refused() -> None:
     with pytest.raises(TypeError, match="upload_dri"):
         SyncConfig(upload_dri="/x")  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="wait_for"):
-        SyncConfig(wait_for="staged")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="sync_on_checkpoint"):
+        SyncConfig(sync_on_checkpoint=False)  # type: ignore[call-arg]
 
 
 def test_what_works_is_accepted() -> None:
@@ -211,3 +211,19 @@ def test_what_a_built_in_syncer_was_made_with_counts_unless_the_config_says_othe
     config = SyncConfig(upload_dir="s3://b/x", syncer=mine, **given)
     assert (config.timeout_s, config.bucket_options) == (90, {"key": "given"})
     assert pickle.loads(pickle.dumps(config)).bucket_options is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"wait_for": "sent"},
+        {"on_sync_error": True},
+        {"wait_for": "staged", "staging_dir": "relative"},
+        {"wait_for": "staged", "staging_limit_bytes": 0},
+        {"staging_limit_bytes": 1},
+        {"staging_dir": "/tmp/staging"},
+    ],
+)
+def test_what_cannot_be_staged_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(reversed(fields)).split("_")[0]):
+        SyncConfig(**fields)

@@ -48,6 +48,7 @@ class Faults:
         bytes_per_s: Of the body of a request; 0 for no limit.
         is_down: Nothing is answered.
         requests: "METHOD path" of each that came.
+        passes: While it is not set, no request is answered.
         failed: The fault of each that failed.
     """
 
@@ -60,6 +61,10 @@ class Faults:
     is_down: bool = False
     requests: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    passes: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.passes.set()
 
     def next(self) -> str:
         """The fault of the next request; "" for none."""
@@ -175,6 +180,7 @@ class Handler(BaseHTTPRequestHandler):
         rate = self.faults.bytes_per_s
         slowness_s = len(body) / rate if rate else 0.0
         time.sleep(self.faults.delay_s + slowness_s)
+        self.faults.passes.wait()
         self.pass_on(body, fault)
 
     def read_body(self) -> bytes:

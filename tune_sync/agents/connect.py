@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import uuid
 import warnings
 from collections.abc import Mapping
@@ -11,6 +13,8 @@ from typing import Any
 import ray
 
 from tune_sync.agents.home_agent import ask_unstored, start_agent, tell_unstored
+from tune_sync.agents.node_agent import RayStagingAgent
+from tune_sync.agents.node_agents import finish_earlier
 from tune_sync.agents.options_agent import ask_options, start_options
 from tune_sync.agents.remote_home import RemoteHome
 from tune_sync.bucket_home import BucketHome
@@ -20,6 +24,7 @@ from tune_sync.errors import HomeLostError
 from tune_sync.home import Home, LocalHome
 from tune_sync.shared_home import SharedHome
 from tune_sync.spec import Address, Spec
+from tune_sync.staging_home import StagingHome
 from tune_sync.storage_options import keep, kept
 
 # One agent serves all runs of a driver process: a hundred searches in a loop need one process.
@@ -31,6 +36,23 @@ class RayConnector:
 
     def home(self, spec: Spec) -> Home:
         """See `Connector.home`."""
+        home = self._destination(spec)
+        # What is on a disk of this node already is not staged beside it.
+        is_here = isinstance(home, LocalHome) and not spec.options.shared
+        if spec.options.stages and spec.owner and self.is_worker() and not is_here:
+            return self._staging(spec, home)
+        return home
+
+    def _staging(self, spec: Spec, destination: Home) -> StagingHome:
+        node, options = node_id(), spec.options
+        root = Path(staging_root(options.staging_dir), spec.owner, node)
+        return StagingHome(
+            destination, root, RayStagingAgent(spec, node, root, self), node,
+            checkpoint_depth=options.checkpoint_depth, timeout_s=options.timeout_s,
+            waits=options.wait_for == "stored",
+        )  # fmt: skip
+
+    def _destination(self, spec: Spec) -> Home:
         if spec.scheme:
             url = BucketUrl(spec.scheme, f"{spec.root}/{spec.experiment}")
             bucket = open_bucket(url, self.storage_options(spec))
@@ -60,6 +82,11 @@ class RayConnector:
             found = ask_options(spec.address.agent_name) if ray.is_initialized() else None
             keep(spec.key, found)
         return found or {}
+
+    def finish_earlier(self, spec: Spec) -> None:
+        """See `Connector.finish_earlier`."""
+        if ray.is_initialized() and not ray.util.client.ray.is_connected():
+            finish_earlier(spec.where, spec.options.timeout_s)
 
     def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
         """See `Connector.tell_unstored`. With a bucket there is nobody to tell: it is logged."""
@@ -114,6 +141,11 @@ class RayConnector:
                 "the directory here and restore from the copy"
             )
         return self._remote(spec, start_home(address.node_id))
+
+
+def staging_root(given: str) -> Path:
+    """Where nodes stage: what was given, or a directory of this user's below the temporary one."""
+    return Path(given) if given else Path(tempfile.gettempdir(), f"tune_sync-{os.getuid()}")
 
 
 def _ask_train(question: str, outside: int) -> int:

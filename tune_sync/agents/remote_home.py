@@ -45,6 +45,7 @@ class RemoteHome:
     """
 
     in_place = False
+    staged_at = ""
     rewrite_s = 0.0
 
     def __init__(

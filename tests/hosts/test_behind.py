@@ -1,0 +1,159 @@
+"""Write-behind on isolated hosts: reports return when staged, and what dies meanwhile.
+
+Cables of workers are so slow that checkpoints are under way for seconds, behind the training.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bed import Cluster
+from tests.bed.errors import DriverError
+from tests.bed.host import send
+from tests.hosts.searches import assert_sound, nodes, search, stored_digests, wait_for
+from tests.hosts.test_faults import RESULTS, another, experiment, searching, start_driver
+
+pytestmark = pytest.mark.hosts
+
+FILE_BYTES = 1_300_000  # more than what travels in batches
+SETTINGS = {"file_count": 8, "file_bytes": FILE_BYTES}
+TRAVEL_S = 2.0  # at least, for one checkpoint
+RATE_MBIT = 40
+STAGED = {"wait_for": "staged"}
+AGENTS = ["pgrep", "-f", "^ray::NodeAgent"]
+
+
+@pytest.fixture(scope="module")
+def whole_cluster() -> Iterator[Cluster]:
+    with Cluster(worker_count=2, worker_cpus=1) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(whole_cluster: Cluster) -> Cluster:
+    """Both workers alive, on slow cables."""
+    whole_cluster.start(*whole_cluster.workers)
+    for name in whole_cluster.workers:
+        whole_cluster.slow(name, rate_mbit=RATE_MBIT)
+    return whole_cluster
+
+
+def staged_on(cluster: Cluster, host: str) -> list[str]:
+    """Checkpoints in the staging directory of a host, sealed."""
+    seals = (
+        cluster.host(host).path("/tmp").glob("tune_sync-*/*/*/.tune_sync/staging/*/*/*/seal.json")
+    )
+    return sorted(seal.parts[-3] for seal in seals)
+
+
+def published(root: Path) -> list[str]:
+    return sorted(path.stem for path in root.glob(".tune_sync/manifests/*/*.json"))
+
+
+def agents(cluster: Cluster, host: str) -> list[str]:
+    return cluster.exec(host, AGENTS, check=False).stdout.split()
+
+
+def assert_stored(trial: dict[str, Any], steps: int) -> None:
+    """All steps are there as they were last reported."""
+    last = {row["step"]: row["digest"] for row in trial["reported"]}
+    assert stored_digests(trial) == last
+    assert sorted(last) == list(range(steps))
+
+
+@pytest.mark.lowest
+def test_reports_do_not_wait_for_the_cable_and_all_is_home_at_the_end(cluster: Cluster) -> None:
+    trials = [{**SETTINGS, "host": "w1", "steps": 5}, {**SETTINGS, "host": "w2", "steps": 5}]
+    found = search(cluster, name="cable", sync=STAGED, trials=trials)
+    assert found["errors"] == []
+    assert_sound(found)
+    for trial in found["trials"]:
+        assert_stored(trial, 5)
+        took_s = sorted(row["took_s"] for row in trial["reported"])
+        assert took_s[len(took_s) // 2] < TRAVEL_S / 2, took_s
+    for name in cluster.workers:
+        wait_for(lambda name=name: not agents(cluster, name), "the agents to end")  # type: ignore[misc]
+        assert staged_on(cluster, name) == []
+
+
+@pytest.mark.slow
+def test_a_killed_agent_comes_back_and_sends_what_is_on_the_disk(cluster: Cluster) -> None:
+    root = experiment(cluster, "agent")
+    trials = [{**SETTINGS, "host": "w1", "steps": 4}]
+    with searching(cluster, name="agent", sync=STAGED, trials=trials) as running:
+        wait_for(lambda: len(staged_on(cluster, "w1")) == 4, "all to be staged")
+        assert len(published(root)) < 3
+        (agent,) = agents(cluster, "w1")
+        cluster.exec("w1", ["kill", "-KILL", agent])
+        wait_for(lambda: another(cluster, AGENTS, agent, "w1") or running.done(), "another agent")
+    found = running.result()
+    assert found["errors"] == []
+    assert_sound(found)
+    assert_stored(found["trials"][0], 4)
+
+
+@pytest.mark.slow
+def test_a_host_that_dies_with_staged_checkpoints_costs_only_those(cluster: Cluster) -> None:
+    root = experiment(cluster, "host")
+    trials = [{**SETTINGS, "steps": 40, "pause_s": 0.5}]
+    with searching(cluster, name="host", sync=STAGED, trials=trials, max_failures=3) as running:
+        wait_for(lambda: len(published(root)) >= 2, "some to be published")
+        (state,) = root.glob("*/checkpoint_000000/state.json")
+        host = json.loads(state.read_text())["node"]
+        before = published(root)
+        assert set(staged_on(cluster, host)) - set(before), "nothing would be lost"
+        cluster.kill(host)
+        wait_for(lambda: host not in cluster.alive(), "the host to be given up")
+        (other,) = {"w1", "w2"} - {host}
+        cluster.fast(other)
+    found = running.result()
+    assert found["errors"] == []
+    assert_sound(found)
+    (trial,) = found["trials"]
+    assert_stored(trial, 40)
+    assert nodes(trial) == {host, other}
+    assert trial["reported"][-1]["resumed_at"] >= len(before)
+
+
+@pytest.mark.slow
+def test_a_killed_driver_does_not_keep_what_is_staged_from_arriving(cluster: Cluster) -> None:
+    root = experiment(cluster, "driver")
+    trials = [{**SETTINGS, "host": "w1", "steps": 4}]
+    process = start_driver(cluster, "driver", 1, sync=STAGED, trials=trials)
+    wait_for(lambda: len(staged_on(cluster, "w1")) == 4, "all to be staged")
+    send(process, signal.SIGKILL)
+    process.wait()
+    wait_for(lambda: len(sealed_at_home(root)) > 1, "some to arrive")
+    found = search(cluster, name="driver", restore=f"{RESULTS}/driver")
+    assert found["errors"] == []
+    assert_sound(found)
+    assert set(stored_digests(found["trials"][0])) == {0, 1, 2, 3}, "it waited for the rest"
+    wait_for(lambda: not agents(cluster, "w1"), "the agent of the first driver to end")
+
+
+def sealed_at_home(root: Path) -> set[str]:
+    """Checkpoints that are published, or whose bytes are all there."""
+    sealed = root.glob(".tune_sync/staging/*/*/*/seal.json")
+    return {path.parts[-3] for path in sealed} | set(published(root))
+
+
+@pytest.mark.slow
+def test_what_is_lost_after_the_last_step_is_named_and_the_rest_restores(cluster: Cluster) -> None:
+    root = experiment(cluster, "late")
+    trials = [{**SETTINGS, "steps": 6}]
+    with searching(cluster, name="late", sync=STAGED, trials=trials) as running:
+        wait_for(lambda: len(published(root)) >= 1, "some to be published")
+        (state,) = root.glob("*/checkpoint_000000/state.json")
+        host = json.loads(state.read_text())["node"]
+        wait_for(lambda: "checkpoint_000005" in staged_on(cluster, host), "all to be staged")
+        cluster.kill(host)
+    with pytest.raises(DriverError, match="checkpoint_000005"):
+        running.result()
+    found = search(cluster, name="late", restore=f"{RESULTS}/late")
+    assert_sound(found)

@@ -1,0 +1,175 @@
+"""Write-behind into a bucket: one machine, and a real S3 server that at times does not answer."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray import tune
+
+from tests.hosts.drivers.trainables import whole_digest, write_checkpoint
+from tests.stores.proxy import Faults, proxy
+from tests.stores.seaweed import seaweed
+from tests.stores.test_runs import keys, plain_s3
+from tune_sync import RunConfig, SyncConfig
+from tune_sync.errors import NotStoredError
+
+URL = "s3://bucket/results"
+TIMEOUT_S = 200.0
+
+
+@pytest.fixture(scope="module")
+def faults() -> Faults:
+    return Faults()
+
+
+@pytest.fixture(scope="module")
+def cluster(faults: Faults, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Ray whose workers reach the server through the proxy."""
+    with (
+        seaweed(tmp_path_factory.mktemp("weed")) as server,
+        proxy(server.endpoint_url, faults) as url,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name, value in {**server.env, "AWS_ENDPOINT_URL": url}.items():
+            patch.setenv(name, value)
+        plain_s3().create_dir("bucket")
+        ray.init(num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
+        yield
+        ray.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def answering(faults: Faults) -> Iterator[None]:
+    yield
+    faults.passes.set()
+
+
+def behind(name: str, tmp_path: Path, keep: int | None = None, **fields: Any) -> RunConfig:
+    fields = {"wait_for": "staged", "storage_options": {"request_timeout_s": 2.0}, **fields}
+    return RunConfig(
+        name=name, verbose=0, checkpoint_config=tune.CheckpointConfig(num_to_keep=keep),
+        sync_config=SyncConfig(upload_dir=URL, staging_dir=tmp_path / "staging", **fields),
+    )  # fmt: skip
+
+
+def notes_steps(config: dict[str, Any]) -> None:
+    """Reports, and notes each report that returned in a file of this machine."""
+    for step in range(config["steps"]):
+        with tempfile.TemporaryDirectory() as made:
+            digest = write_checkpoint(Path(made), {"blob_bytes": 1 << 20}, {"step": step})
+            checkpoint = tune.Checkpoint.from_directory(made)
+            tune.report({"step": step, "digest": digest}, checkpoint=checkpoint)
+        Path(config["notes"], str(step)).touch()
+
+
+class Fit(threading.Thread):
+    """A search beside the test."""
+
+    def __init__(self, tuner: tune.Tuner) -> None:
+        super().__init__(daemon=True)
+        self._tuner = tuner
+        self.results: Any = None
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.results = self._tuner.fit()
+        except Exception as error:
+            self.error = error
+
+    def end(self) -> Any:
+        self.join(TIMEOUT_S)
+        assert not self.is_alive()
+        if self.error is not None:
+            raise self.error
+        return self.results
+
+
+def wait_for(path: Path) -> None:
+    end_s = time.monotonic() + TIMEOUT_S
+    while not path.exists():
+        assert time.monotonic() < end_s, path
+        time.sleep(0.05)
+
+
+def published(name: str) -> list[str]:
+    start = ".tune_sync/manifests/"
+    return [k.removeprefix(start) for k in keys(name) if k.startswith(start)]
+
+
+def test_reports_return_while_the_bucket_hangs_and_all_is_there_at_the_end(
+    faults: Faults, cluster: None, tmp_path: Path
+) -> None:
+    space = {"steps": 5, "notes": str(tmp_path)}
+    tuner = tune.Tuner(notes_steps, param_space=space, run_config=behind("hangs", tmp_path))
+    fit = Fit(tuner)
+    wait_for(tmp_path / "0")
+    faults.passes.clear()
+    wait_for(tmp_path / "4")
+    faults.passes.set()
+    (result,) = fit.end()
+    assert result.error is None
+    assert len(published("hangs")) == 5
+    with result.checkpoint.as_directory() as local:
+        assert whole_digest(local) == result.metrics["digest"]
+    again = tune.Tuner.restore(f"{URL}/hangs", notes_steps).get_results()
+    assert again[0].metrics["step"] == 4
+    assert not (tmp_path / "staging").exists() or not list((tmp_path / "staging").rglob("data"))
+
+
+def test_only_what_is_kept_travels(faults: Faults, cluster: None, tmp_path: Path) -> None:
+    space = {"steps": 10, "notes": str(tmp_path)}
+    config = behind("kept", tmp_path, keep=2)
+    fit = Fit(tune.Tuner(notes_steps, param_space=space, run_config=config))
+    wait_for(tmp_path / "0")
+    faults.passes.clear()
+    wait_for(tmp_path / "9")
+    sent_before = len(faults.requests)
+    faults.passes.set()
+    (result,) = fit.end()
+    assert result.error is None
+    assert [p.rsplit("/")[-1] for p in published("kept")] == [
+        "checkpoint_000008.json", "checkpoint_000009.json"
+    ]  # fmt: skip
+    sent = {r.split("/")[-2] for r in faults.requests[sent_before:] if "blob" in r}
+    assert {"checkpoint_000008", "checkpoint_000009"} <= sent
+    assert len(sent) < 10, "some were deleted before their turn"
+
+
+def test_a_report_whose_bucket_does_not_answer_is_staged_and_training_goes_on(
+    faults: Faults, cluster: None, tmp_path: Path
+) -> None:
+    space = {"steps": 4, "notes": str(tmp_path)}
+    fields = {"wait_for": "stored", "on_sync_error": "continue", "sync_timeout": 5}
+    config = behind("continues", tmp_path, **fields)
+    fit = Fit(tune.Tuner(notes_steps, param_space=space, run_config=config))
+    wait_for(tmp_path / "0")
+    assert any("checkpoint_000000" in key for key in keys("continues"))
+    faults.passes.clear()
+    wait_for(tmp_path / "3")
+    faults.passes.set()
+    (result,) = fit.end()
+    assert result.error is None
+    assert len(published("continues")) == 4
+
+
+@pytest.mark.slow  # each request is tried for half a minute
+def test_a_bucket_that_stays_away_makes_fit_raise_and_name_what_is_not_there(
+    faults: Faults, cluster: None, tmp_path: Path
+) -> None:
+    space = {"steps": 2, "notes": str(tmp_path)}
+    config = behind("away", tmp_path, sync_timeout=8)
+    fit = Fit(tune.Tuner(notes_steps, param_space=space, run_config=config))
+    wait_for(tmp_path / "0")
+    faults.passes.clear()
+    wait_for(tmp_path / "1")
+    with pytest.raises(NotStoredError, match="checkpoint_000001"):
+        fit.end()

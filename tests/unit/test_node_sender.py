@@ -1,0 +1,201 @@
+"""A node sends what is staged there, whatever the destination does, and after it was restarted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tune_sync import layout
+from tune_sync.errors import StoreUnreachableError, SyncTimeoutError
+from tune_sync.home import Home, LocalHome
+from tune_sync.node_sender import NodeSender
+from tune_sync.send_orders import News, Orders
+from tune_sync.staging_home import StagingHome
+from tune_sync.upload import Upload
+
+TIMEOUT_S = 20.0
+FIRST, SECOND = "t/checkpoint_000000", "t/checkpoint_000001"
+
+
+class Shaky(LocalHome):
+    """A destination that answers only while it is up."""
+
+    is_up = True
+
+    def begin(self, checkpoint: str) -> str:
+        if not self.is_up:
+            raise StoreUnreachableError("it does not answer")
+        return super().begin(checkpoint)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Shaky:
+    return Shaky(tmp_path / "home")
+
+
+@pytest.fixture
+def make(tmp_path: Path, home: Shaky) -> Iterator[Callable[..., NodeSender]]:
+    made: list[NodeSender] = []
+
+    def sender(limit_bytes: int = 1 << 30) -> NodeSender:
+        made.append(NodeSender(tmp_path / "node", lambda: home, limit_bytes, first_pause_s=0.01))
+        return made[-1]
+
+    yield sender
+    for one in made:
+        one.end()
+
+
+def staging(tmp_path: Path, home: Home, sender: NodeSender, **more: object) -> StagingHome:
+    return StagingHome(home, tmp_path / "node", sender, "node1", **more)  # type: ignore[arg-type]
+
+
+def report(home: Home, checkpoint: str, body: bytes = b"body", ranks_count: int = 1) -> Upload:
+    upload = Upload(home, checkpoint, 0)
+    upload.make_dir("empty")
+    for name in ("a/one", "two"):
+        with upload.open(name) as stream:
+            stream.write(body)
+    upload.copied(ranks_count)
+    assert upload.seal()
+    return upload
+
+
+def until(sender: NodeSender, holds: Callable[[News], bool]) -> News:
+    end_s = time.monotonic() + TIMEOUT_S
+    while not holds(sender.status()):
+        assert time.monotonic() < end_s, sender.status()
+        time.sleep(0.01)
+    return sender.status()
+
+
+def stored(home: LocalHome, news: News, upload: Upload, checkpoint: str) -> dict[str, bytes]:
+    placed = home.committer.place(checkpoint, attempts=[news.stored[upload.attempt]])
+    home.committer.record(placed.manifest)
+    root = home.root / checkpoint
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def test_what_is_staged_arrives_whole_and_names_its_node(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    sender = make()
+    upload = report(staging(tmp_path, home, sender), FIRST)
+    assert upload.reported_as == f"{upload.attempt}@node1"
+    news = until(sender, lambda n: upload.attempt in n.stored)
+    assert stored(home, news, upload, FIRST) == {"a/one": b"body", "two": b"body"}
+    assert (home.root / FIRST / "empty").is_dir()
+
+
+def test_a_report_does_not_wait_for_a_destination_that_is_down_and_all_arrives_later(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    sender = make()
+    home.is_up = False
+    uploads = [report(staging(tmp_path, home, sender), name) for name in (FIRST, SECOND)]
+    assert "does not answer" in until(sender, lambda n: bool(n.error)).error
+    home.is_up = True
+    news = until(sender, lambda n: len(n.stored) == 2)
+    assert set(news.stored) == {upload.attempt for upload in uploads}
+    assert (news.left_count, news.error) == (0, "")
+
+
+def test_a_new_sender_goes_on_from_what_is_on_the_disk(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    sender = make()
+    first = report(staging(tmp_path, home, sender), FIRST)
+    before = until(sender, lambda n: first.attempt in n.stored)
+    home.is_up = False
+    second = report(staging(tmp_path, home, sender), SECOND)
+    again = make()
+    assert again.status().stored == before.stored  # and it is not sent twice
+    home.is_up = True
+    until(again, lambda n: second.attempt in n.stored)
+
+
+def test_the_copy_here_is_read_until_it_goes_and_then_what_is_published(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    sender = make()
+    local = staging(tmp_path, home, sender)
+    upload = report(local, FIRST)
+    news = until(sender, lambda n: upload.attempt in n.stored)
+    assert local.read(f"{FIRST}/two", 0, 4) == b"body"
+    assert {i.key for i in local.list(FIRST, True)} == {
+        f"{FIRST}/{inner}" for inner in ("a", "a/one", "empty", "two")
+    }
+    stored(home, news, upload, FIRST)
+    later = report(local, SECOND)
+    sender.exchange(Orders(published=[upload.attempt, later.attempt]))
+    assert not (tmp_path / "node" / layout.attempt_key(FIRST, upload.attempt)).exists()
+    assert (tmp_path / "node" / layout.attempt_key(SECOND, later.attempt)).exists()
+    assert local.read(f"{FIRST}/two", 0, 4) == b"body"
+    assert local.read_many([f"{FIRST}/a/one"]) == [b"body"]
+
+
+def test_a_checkpoint_from_elsewhere_is_waited_for(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    now_s = iter(range(100))
+    local = staging(
+        tmp_path, home, make(), timeout_s=5.0,
+        clock=lambda: float(next(now_s)), sleep=lambda s: None,
+    )  # fmt: skip
+    with pytest.raises(SyncTimeoutError, match="staged on another node"):
+        local.info(FIRST)
+
+
+def test_a_part_of_several_is_not_read_as_the_whole(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    local = staging(tmp_path, home, make(), timeout_s=-1.0)
+    report(local, FIRST, ranks_count=2)
+    with pytest.raises(SyncTimeoutError):
+        local.info(f"{FIRST}/two")
+
+
+def test_writers_wait_for_room(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    sender = make(limit_bytes=4)
+    home.is_up = False
+    report(staging(tmp_path, home, sender), FIRST)
+    until(sender, lambda n: n.left_count == 1)
+    with pytest.raises(SyncTimeoutError, match="staging_limit_bytes"):
+        staging(tmp_path, home, sender, timeout_s=-1.0).begin(SECOND)
+
+
+def test_damaged_bytes_are_not_sent(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    sender = make()
+    home.is_up = False
+    upload = report(staging(tmp_path, home, sender), FIRST)
+    file = tmp_path / "node" / layout.staged_key(FIRST, upload.attempt) / "two"
+    file.write_bytes(b"bady")
+    home.is_up = True
+    news = until(sender, lambda n: bool(n.failed))
+    assert "damaged" in news.failed[upload.attempt]
+    assert not news.stored
+
+
+def test_what_the_driver_expects_and_is_not_there_is_told(
+    make: Callable[..., NodeSender],
+) -> None:
+    assert make().exchange(Orders(expected=["other"])).missing == ["other"]
+
+
+def test_who_waits_for_the_destination_goes_on_when_it_does_not_answer(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    sender = make()
+    waiting = staging(tmp_path, home, sender, waits=True)
+    first = report(waiting, FIRST)
+    assert first.attempt in sender.status().stored
+    home.is_up = False
+    second = report(waiting, SECOND)
+    assert second.attempt not in sender.status().stored

@@ -1,0 +1,160 @@
+"""What a node sends next, and what it keeps."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from tune_sync.send_orders import Orders
+from tune_sync.send_queue import Item, Phase, SendQueue
+
+
+def item(number: int, trial: str = "t", size_bytes: int = 1) -> Item:
+    return Item(f"{trial}/checkpoint_{number:06d}", f"{trial}{number}", float(number), size_bytes)
+
+
+def queue(*numbers: int, limit_bytes: int = 100) -> SendQueue:
+    made = SendQueue(limit_bytes)
+    for number in numbers:
+        made.add(item(number))
+    return made
+
+
+def send(made: SendQueue) -> str:
+    found = made.next()
+    assert found is not None
+    made.sent(found.attempt, "there")
+    return found.attempt
+
+
+def test_the_oldest_goes_first_unless_another_is_wanted() -> None:
+    made = queue(3, 1, 2)
+    assert send(made) == "t1"
+    made.tell(Orders(wanted=["t3"]))
+    assert send(made) == "t3"
+    assert send(made) == "t2"
+    assert made.next() is None
+    assert made.is_idle
+
+
+def test_what_is_dropped_is_not_sent_and_goes() -> None:
+    made = queue(1, 2)
+    made.tell(Orders(dropped=["t1"]))
+    assert send(made) == "t2"
+    assert [i.attempt for i in made.removable()] == ["t1"]
+    assert made.is_idle
+
+
+def test_what_is_held_back_stays_until_it_is_wanted_or_nobody_is_there_to_want_it() -> None:
+    made = queue(1)
+    made.tell(Orders(held_back=["t1"]))
+    assert made.next() is None
+    assert made.removable() == []
+    made.tell(Orders(held_back=["t1"], wanted=["t1"]))
+    assert made.next() is not None
+    made.put_back("t1")
+    made.tell(Orders(held_back=["t1"]))
+    made.is_alone = True
+    assert made.next() is not None
+
+
+def test_the_newest_of_a_trial_stays_after_it_is_published_while_there_is_room() -> None:
+    made = queue(1, 2, limit_bytes=3)
+    send(made)
+    send(made)
+    assert made.removable() == []
+    made.tell(Orders(published=["t1", "t2"]))
+    assert [i.attempt for i in made.removable()] == ["t1"]
+    made.add(item(1, "u", size_bytes=5))
+    assert {i.attempt for i in made.removable()} == {"t1", "t2"}
+
+
+def test_writers_wait_while_what_is_not_published_takes_the_room() -> None:
+    made = queue(1, 2, limit_bytes=2)
+    assert not made.has_room
+    made.tell(Orders(dropped=["t1"]))
+    assert made.has_room
+
+
+def test_what_cannot_be_sent_now_is_sent_later_and_what_never_can_is_told() -> None:
+    made = queue(1)
+    assert made.next() is not None
+    assert made.next() is None
+    made.put_back("t1")
+    assert made.next() is not None
+    made.give_up("t1", "damaged")
+    assert made.next() is None
+    assert made.failed() == {"t1": "damaged"}
+
+
+ATTEMPTS = st.integers(0, 7)
+
+
+class Node(RuleBasedStateMachine):
+    """A node with random orders: nothing is lost, sent twice at a time, or sent for nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = SendQueue(4)
+        self.orders = Orders()
+        self.sending: set[str] = set()
+        self.stored: set[str] = set()
+        self.here: set[str] = set()
+
+    @rule(number=ATTEMPTS, trial=st.sampled_from("tu"))
+    def add(self, number: int, trial: str) -> None:
+        new = item(number, trial)
+        if new.attempt not in self.stored:
+            self.queue.add(new)
+            self.here.add(new.attempt)
+
+    @rule(data=st.data())
+    def tell(self, data: st.DataObject) -> None:
+        some = st.sets(st.sampled_from(sorted(self.here) or ["none"]))
+        published = data.draw(some) & self.stored
+        self.orders = Orders(
+            wanted=sorted(data.draw(some)), published=published, dropped=data.draw(some) - published
+        )
+        self.queue.tell(self.orders)
+
+    @rule()
+    def next(self) -> None:
+        found = self.queue.next()
+        if found is None:
+            assert self.here <= self.sending | self.stored | set(self.orders.dropped)
+            return
+        assert found.attempt not in self.sending | self.stored | set(self.orders.dropped)
+        self.sending.add(found.attempt)
+        waiting = set(self.orders.wanted) & self.here - self.sending - self.stored
+        if waiting - set(self.orders.dropped):
+            assert found.attempt in self.orders.wanted
+
+    @rule(works=st.booleans())
+    def end_one(self, works: bool) -> None:
+        for attempt in sorted(self.sending)[:1]:
+            self.sending.discard(attempt)
+            if works:
+                self.queue.sent(attempt, "there")
+                self.stored.add(attempt)
+            else:
+                self.queue.put_back(attempt)
+
+    @rule()
+    def remove(self) -> None:
+        for found in self.queue.removable():
+            allowed = {*self.orders.dropped, *self.orders.published}
+            assert found.attempt in allowed - self.sending
+            self.here.discard(found.attempt)
+            self.queue.removed(found.attempt)
+
+    @invariant()
+    def phases_agree(self) -> None:
+        for attempt in self.here:
+            phase = self.queue.phase(attempt)
+            assert (phase is Phase.STORED) == (attempt in self.stored)
+            assert (phase is Phase.SENDING) == (attempt in self.sending)
+
+
+TestNode = Node.TestCase
+TestNode.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
