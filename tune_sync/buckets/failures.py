@@ -29,6 +29,10 @@ def _kind(words: str, error: type[Exception], advice: str, *, transient: bool = 
     return _Kind(re.compile(words, re.IGNORECASE), error, advice, transient)
 
 
+_RESTORED = (
+    "A restored run takes them from the environment, from tune_sync.restore_kwargs(...), or as "
+    "JSON from TUNE_SYNC_STORAGE_OPTIONS"
+)
 _MISSING_BUCKET = _kind(
     "NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist|Bucket not found|ContainerNotFound|"
     "container does not exist",
@@ -40,7 +44,8 @@ _DENIED = _kind(
     r"AccessDenied|ACCESS_DENIED|Access Denied|PermissionDenied|\b403\b|Forbidden|"
     "lacked the necessary privileges|AllAccessDisabled|AuthorizationPermissionMismatch",
     StoreDeniedError,
-    "these credentials may not do that: reading, writing, listing and deleting are needed",
+    "these credentials may not do that: reading, writing, listing and deleting are needed. "
+    f"{_RESTORED}",
 )
 _FULL = _kind(
     "QuotaExceeded|InsufficientStorage|EntityQuota", StoreFullError, "make room, then retry"
@@ -93,9 +98,7 @@ _KINDS = (
         r"access key ID you provided|request signature we calculated|AuthorizationFailure|"
         r"AuthenticationFailed|failed to authenticate",
         StoreDeniedError,
-        "the credentials are missing or wrong: check them on this node. A restored run takes them "
-        "from the environment, from tune_sync.restore_kwargs(...), or as JSON from "
-        "TUNE_SYNC_STORAGE_OPTIONS",
+        f"the credentials are missing or wrong: check them on this node. {_RESTORED}",
     ),
     _DENIED,
     _FULL,
