@@ -12,22 +12,25 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import IO
+from typing import IO, TypeVar
 
 from tune_sync import bucket_lease, guard, layout
 from tune_sync.bucket_commit import BucketCommitter, final_key
 from tune_sync.bucket_streams import ObjectStream
 from tune_sync.bucket_view import BucketView
+from tune_sync.buckets.ahead import Reads
 from tune_sync.buckets.bucket import Bucket
+from tune_sync.buckets.transfers import Transfers
 from tune_sync.errors import DamagedError
 from tune_sync.home import Piece
 from tune_sync.manifest import Manifest, Seal
 from tune_sync.store import Info
 
-# Small files are latency: so many requests at once bring 10,000 of them up in seconds.
-PUTS_AT_ONCE = 24
+T = TypeVar("T")
+
 READ_BYTES = 8 << 20
+# A file up to this size is one request, and others may be under way beside it.
+WHOLE_BYTES = 16 << 20
 # A single file (state, a log, an artifact) is held in memory up to this, then in a local file.
 HELD_BYTES = 16 << 20
 # A look at the lease for each of many logs would double their requests.
@@ -65,7 +68,10 @@ class BucketHome:
         self._incoming: dict[str, IO[bytes]] = {}
         self._over: set[str] = set()
         self._parts = threading.Lock()
-        self._pool = ThreadPoolExecutor(PUTS_AT_ONCE, "tune_sync-bucket")
+        self._heads: dict[str, bytes] = {}  # of files that may turn out to be no larger
+        self._sizes: dict[str, int] = {}
+        self._transfers = Transfers()
+        self._reads = Reads(bucket, self._transfers.pool)
 
     def info(self, key: str) -> Info | None:
         """See `Home.info`."""
@@ -82,23 +88,12 @@ class BucketHome:
         return [e for e in found if layout.below(layout.INTERNAL_DIR, e.key) is None]
 
     def read(self, key: str, offset_bytes: int, length_bytes: int) -> bytes | memoryview:
-        """See `Home.read`. Ranges come side by side."""
-        if length_bytes <= READ_BYTES:
-            return self.bucket.get(key, offset_bytes, length_bytes)
-        starts = range(0, length_bytes, READ_BYTES)
-        out = memoryview(bytearray(length_bytes))
-
-        def fetch(start: int) -> int:
-            wanted = min(READ_BYTES, length_bytes - start)
-            data = self.bucket.get(key, offset_bytes + start, wanted)
-            out[start : start + len(data)] = data
-            return len(data)
-
-        return out[: sum(self._pool.map(fetch, starts))]
+        """See `Home.read`. Ranges come side by side, and before they are asked for."""
+        return self._reads.read(key, offset_bytes, length_bytes)
 
     def read_many(self, keys: Sequence[str]) -> builtins.list[bytes]:
         """See `Home.read_many`."""
-        return list(self._pool.map(self.bucket.get, keys))
+        return list(self._transfers.pool.map(self.bucket.get, keys))
 
     def make_dir(self, key: str) -> None:
         """See `Home.make_dir`: a bucket has no directories, so there is nothing to make."""
@@ -126,6 +121,11 @@ class BucketHome:
             self._incoming[key] = tempfile.SpooledTemporaryFile(HELD_BYTES)  # noqa: SIM115
         return key
 
+    def expect(self, key: str, size_bytes: int) -> None:
+        """See `Home.expect`."""
+        with self._parts:
+            self._sizes[key] = size_bytes
+
     def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
         """See `Home.write`. Chunks of one file come in their order."""
         guard.staged(key)
@@ -134,7 +134,15 @@ class BucketHome:
             file.seek(offset_bytes)
             file.write(data)
             return
+        if not offset_bytes and len(data) <= WHOLE_BYTES:
+            with self._parts:
+                self._heads[key] = bytes(data)
+            return
+        with self._parts:
+            head = self._heads.pop(key, b"")
         stream = self._stream(key)
+        if head:
+            stream.write(head)
         if stream.taken_bytes != offset_bytes:
             raise DamagedError(
                 f"{key}: bytes from {offset_bytes} on came after {stream.taken_bytes}; report the "
@@ -143,18 +151,12 @@ class BucketHome:
         stream.write(data)
 
     def write_batch(self, pieces: Sequence[Piece], data: bytes | bytearray | memoryview) -> None:
-        """See `Home.write_batch`. All arrived when it returns."""
+        """See `Home.write_batch`. `flush` waits until all arrived."""
         view = memoryview(data)
         self._ask_attempt(pieces[0].key)
-
-        def put(piece: Piece) -> None:
-            self._check_attempt(piece.key)
+        for piece in pieces:
             end = piece.offset_bytes + piece.length_bytes
-            body = bytes(view[piece.offset_bytes : end])
-            self._arrived(piece.key, self.bucket.put(final_key(piece.key), body))
-
-        for _ in self._pool.map(put, pieces):
-            pass
+            self._start_put(piece.key, bytes(view[piece.offset_bytes : end]))
 
     def link(self, source: str, target: str) -> None:
         """See `Home.link`: a bucket has no links, so the bytes are stored twice."""
@@ -168,12 +170,18 @@ class BucketHome:
         self._arrived(target, self.bucket.put_stream(final_key(target), chunks, size_bytes))
 
     def flush(self, key: str) -> None:
-        """See `Home.flush`: what `write_batch` and `finish` returned for is there."""
+        """See `Home.flush`."""
+        self._transfers.wait(guard.staged_part(key))
 
     def finish(self, key: str) -> None:
-        """See `Home.finish`."""
+        """See `Home.finish`. `flush` waits for a file of one request."""
         with self._parts:
             stream = self._streams.pop(key, None)
+            head = self._heads.pop(key, None)
+            self._sizes.pop(key, None)
+        if head is not None:
+            self._ask_attempt(key)
+            self._start_put(key, head)
         if stream is not None:
             self._arrived(key, stream.finish())
 
@@ -205,10 +213,12 @@ class BucketHome:
         with self._parts:
             self._over.add(part)
             self._etags.pop(part, None)
-            mine = [key for key in self._streams if guard.attempt_root(key) == part]
-            streams = [self._streams.pop(key) for key in mine]
+            streams = list(_take(self._streams, part).values())
+            _take(self._heads, part)
+            _take(self._sizes, part)
         for stream in streams:
             stream.abort()
+        self._transfers.drop(part)
         self.committer.discard_attempt(checkpoint, attempt)
 
     def publish(
@@ -265,9 +275,22 @@ class BucketHome:
             stream = self._streams.get(key)
             if stream is None:
                 target = final_key(key)
-                stream = ObjectStream(lambda chunks: self.bucket.put_stream(target, chunks))
+                size_bytes = self._sizes.get(key)
+                stream = ObjectStream(
+                    lambda chunks: self.bucket.put_stream(target, chunks, size_bytes), size_bytes
+                )
                 self._streams[key] = stream
             return stream
+
+    def _start_put(self, key: str, data: bytes) -> None:
+        """Put a file whole, in the background."""
+
+        def put() -> None:
+            self._check_attempt(key)
+            self._arrived(key, self.bucket.put(final_key(key), data))
+
+        self._check_attempt(key)
+        self._transfers.start(guard.staged_part(key), len(data), put)
 
     def _check_attempt(self, key: str) -> None:
         part = guard.attempt_root(guard.staged(key))
@@ -288,3 +311,9 @@ class BucketHome:
             part = guard.attempt_root(key)
             with self._parts:
                 self._etags.setdefault(part, {})[key[len(part) + 1 :]] = etag
+
+
+def _take(known: dict[str, T], part: str) -> dict[str, T]:
+    """Take what is known of an attempt's files out of `known`."""
+    mine = [key for key in known if guard.attempt_root(key) == part]
+    return {key: known.pop(key) for key in mine}

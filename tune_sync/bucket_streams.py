@@ -6,8 +6,13 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 
+from tune_sync.buckets.bucket import MAX_OBJECT_BYTES, MAX_UNKNOWN_BYTES
+from tune_sync.errors import ConfigError
+
 # What waits for the client of the store; the client itself holds its parts.
 CHUNKS_WAITING_COUNT = 1
+# Larger chunks are cut: what waits is small, and the first bytes leave at once.
+PIECE_BYTES = 8 << 20
 # How often a writer that waits for room looks whether the upload has failed.
 LOOK_S = 0.5
 
@@ -21,10 +26,14 @@ class ObjectStream:
 
     Args:
         put: Stores chunks as one object and returns its e-tag; raises what an iterator raises.
+        size_bytes: How many there will be; None if that is not known.
     """
 
-    def __init__(self, put: Callable[[Iterator[bytes]], str]) -> None:
+    def __init__(
+        self, put: Callable[[Iterator[bytes]], str], size_bytes: int | None = None
+    ) -> None:
         self._put = put
+        self._limit_bytes = MAX_OBJECT_BYTES if size_bytes is not None else MAX_UNKNOWN_BYTES
         self._waiting: queue.Queue[bytes | None] = queue.Queue(CHUNKS_WAITING_COUNT)
         self._given_up = threading.Event()
         self._error: BaseException | None = None
@@ -35,8 +44,16 @@ class ObjectStream:
 
     def write(self, data: bytes | memoryview) -> None:
         """Take a chunk; waits for room. Raises what went wrong with the upload."""
-        self._add(bytes(data))
-        self.taken_bytes += len(data)
+        view = memoryview(data)
+        if self.taken_bytes + len(view) > self._limit_bytes:
+            raise ConfigError(
+                f"a file of more than {self._limit_bytes} bytes does not fit into an object that "
+                "is begun before its size is known: report it with "
+                "tune_sync.Checkpoint.from_directory, which tells the size"
+            )
+        for start in range(0, len(view), PIECE_BYTES):
+            self._add(bytes(view[start : start + PIECE_BYTES]))
+        self.taken_bytes += len(view)
 
     def finish(self) -> str:
         """End the object: durable when this returns its e-tag. Raises as `write` does."""
