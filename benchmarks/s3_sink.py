@@ -13,6 +13,8 @@ import socket
 import sys
 import threading
 import time
+from bisect import bisect_left, insort
+from collections.abc import Iterator
 from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
@@ -58,6 +60,7 @@ class Sink:
     def __init__(self, sources: Path) -> None:
         self._files = {path.name: path for path in sources.rglob("*") if path.is_file()}
         self._objects: dict[str, Stored] = {}
+        self._names: list[str] = []  # of all objects, sorted
         self._parts: dict[str, dict[int, tuple[int, bytes]]] = {}
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -88,8 +91,10 @@ class Sink:
             return self._delete_many(request.bucket, data)
         if request.method == "DELETE":
             with self._lock:
-                self._objects.pop(name, None)
-                self._parts.pop(query.get("uploadId", ""), None)
+                if "uploadId" in query:
+                    self._parts.pop(query["uploadId"], None)
+                else:
+                    self._drop(name)
             return Answer("204 No Content")
         if not request.key:
             return self._list(request) if request.method == "GET" else Answer()
@@ -112,14 +117,20 @@ class Sink:
                 there is not None and request.headers.get("if-none-match") == "*"
             ):
                 return _error("412 Precondition Failed", "PreconditionFailed")
-            self._objects[name] = self._stored(request.key, size_bytes, data, etag)
+            self._store(name, size_bytes, data, etag)
         return Answer(headers=f'ETag: "{etag}"\r\n')
 
-    def _stored(self, key: str, size_bytes: int, data: bytes, etag: str) -> Stored:
-        file = self._files.get(key.rpartition("/")[2])
+    def _store(self, name: str, size_bytes: int, data: bytes, etag: str) -> None:
+        file = self._files.get(name.rpartition("/")[2])
         if file is not None and file.stat().st_size != size_bytes:
-            raise ValueError(f"{key} has {size_bytes} bytes, not those of {file}")
-        return Stored(size_bytes, etag, time.time(), b"" if file else data, file)
+            raise ValueError(f"{name} has {size_bytes} bytes, not those of {file}")
+        if name not in self._objects:
+            insort(self._names, name)
+        self._objects[name] = Stored(size_bytes, etag, time.time(), b"" if file else data, file)
+
+    def _drop(self, name: str) -> None:
+        if self._objects.pop(name, None) is not None:
+            del self._names[bisect_left(self._names, name)]
 
     def _begin(self, request: Request) -> Answer:
         with self._lock:
@@ -137,7 +148,7 @@ class Sink:
             data = b"".join(body for _, (_, body) in sorted(parts.items()))
             size_bytes = sum(size for size, _ in parts.values())
             etag = f"{DROPPED_ETAG}-{len(parts)}"
-            self._objects[name] = self._stored(request.key, size_bytes, data, etag)
+            self._store(name, size_bytes, data, etag)
         return _xml(
             "CompleteMultipartUploadResult",
             f"<Bucket>{request.bucket}</Bucket><Key>{escape(request.key)}</Key>"
@@ -148,7 +159,7 @@ class Sink:
         keys = [e.text or "" for e in ElementTree.fromstring(data).iter() if e.tag.endswith("Key")]
         with self._lock:
             for key in keys:
-                self._objects.pop(f"{bucket}/{key}", None)
+                self._drop(f"{bucket}/{key}")
         return _xml(
             "DeleteResult", "".join(f"<Deleted><Key>{escape(k)}</Key></Deleted>" for k in keys)
         )
@@ -174,36 +185,47 @@ class Sink:
         return Answer(status, headers, b"", found.file, start, end - start)
 
     def _list(self, request: Request) -> Answer:
-        query, top = request.query, request.bucket + "/"
+        query = request.query
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         after = query.get("continuation-token") or query.get("start-after") or ""
         page = int(query.get("max-keys", PAGE_COUNT))
         coded = quote if query.get("encoding-type") == "url" else escape
-        with self._lock:
-            found = sorted((n[len(top) :], o) for n, o in self._objects.items() if n.startswith(top))
-        entries: dict[str, str] = {}
-        for key, stored in found:
-            if not key.startswith(prefix):
-                continue
-            cut = key.find(delimiter, len(prefix)) if delimiter else -1
-            name = key if cut < 0 else key[: cut + len(delimiter)]
-            if name > after and not (cut >= 0 and after.startswith(name)):
-                entries[name] = _common(coded(name)) if cut >= 0 else _entry(coded(key), stored)
-                if len(entries) > page:
-                    break
-        names = list(entries)
-        more = len(names) > page
-        body = "".join(entries[name] for name in names[:page])
-        token = f"<NextContinuationToken>{escape(names[page - 1])}</NextContinuationToken>"
+        names, body = [], []
+        for name, stored in self._below(request.bucket, prefix, delimiter, after):
+            if len(names) == page:
+                body.append(f"<NextContinuationToken>{coded(names[-1])}</NextContinuationToken>")
+                break
+            names.append(name)
+            body.append(_entry(coded(name), stored) if stored else _common(coded(name)))
+        more = len(body) > len(names)
         return _xml(
             "ListBucketResult",
             f"<Name>{request.bucket}</Name><Prefix>{coded(prefix)}</Prefix>"
-            f"<KeyCount>{min(page, len(names))}</KeyCount><MaxKeys>{page}</MaxKeys>"
+            f"<KeyCount>{len(names)}</KeyCount><MaxKeys>{page}</MaxKeys>"
             f"<IsTruncated>{str(more).lower()}</IsTruncated>"
             + ("<EncodingType>url</EncodingType>" if coded is quote else "")
-            + (token if more else "")
-            + body,
+            + "".join(body),
         )
+
+    def _below(
+        self, bucket: str, prefix: str, delimiter: str, after: str
+    ) -> Iterator[tuple[str, Stored | None]]:
+        """Keys with what is stored there, and directories with None, in order."""
+        top = f"{bucket}/"
+        with self._lock:
+            at = bisect_left(self._names, top + max(prefix, after))
+            while at < len(self._names) and self._names[at].startswith(top + prefix):
+                key = self._names[at][len(top) :]
+                cut = key.find(delimiter, len(prefix)) if delimiter else -1
+                if cut < 0:
+                    if key > after:
+                        yield key, self._objects[top + key]
+                    at += 1
+                    continue
+                directory = key[: cut + len(delimiter)]
+                if directory > after:
+                    yield directory, None
+                at = bisect_left(self._names, top + directory + chr(0x10FFFF), at)
 
 
 def _entry(key: str, stored: Stored) -> str:

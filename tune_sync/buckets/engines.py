@@ -181,7 +181,7 @@ def _s3fs_options(options: Mapping[str, Any]) -> dict[str, Any]:
     request_s, connect_s = _timeouts(options)
     region, endpoint_url = options.get("region") or env.region, env.endpoint_url
     given = {"endpoint_url": endpoint_url} if endpoint_url else {}
-    given |= {name: value for name, value in options.items() if name != "region"}
+    given |= {name: v for name, v in options.items() if name not in ("region", "sign_payload")}
     return {
         **given, "client_kwargs": {"region_name": region} if region else {},
         "config_kwargs": {"connect_timeout": connect_s, "read_timeout": request_s},
