@@ -125,9 +125,7 @@ def search(kind: str, endpoint: str, name: str, order: dict[str, Any]) -> dict[s
     space = {"directory": order["directory"], "ours": order["ours"], "number": None}
     space["number"] = tune.grid_search(list(range(TRIALS_COUNT)))
     start_s = time.monotonic()
-    tuner = tune.Tuner(
-        searched, param_space=space, run_config=run_config(kind, endpoint, name)
-    )
+    tuner = tune.Tuner(searched, param_space=space, run_config=run_config(kind, endpoint, name))
     grid = tuner.fit()
     seconds = time.monotonic() - start_s
     if grid.errors or len(grid) != TRIALS_COUNT:

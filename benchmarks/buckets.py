@@ -64,7 +64,7 @@ NETS = {
     "fast": ("no limit", ()),
     "slow": ("20 ms, 100 MB/s a connection", ("--latency-ms", "20", "--mb-per-s", "100")),
 }
-WAYS = {"up": "up", "down": "down", "search": "8 trials × 10 checkpoints of"}
+WAYS = {"up": "up", "down": "down", "search": "8 trials x 10 checkpoints of"}
 ANSWER_TIMEOUT_S = 300.0
 
 Found = dict[str, list[dict[str, Any]]]  # contender -> answers
@@ -96,7 +96,8 @@ class Stage:
         directory = target if way == "down" else source
         if way == "down":
             target.mkdir()
-        found = self._helper(contender.helper).ask(
+        helper = f"{TOOL} {name}" if contender.helper == TOOL else contender.helper
+        found = self._helper(helper).ask(
             way=way, directory=str(directory), case=case.name, prefix=prefix, **contender.order
         )
         if way == "down":
@@ -118,12 +119,12 @@ class Stage:
         if name not in self._helpers:
             arguments = (
                 ["bucket_tools", self._endpoint, self._s5cmd]
-                if name == TOOL
+                if name.startswith(TOOL)
                 else ["bucket_trial", name, self._endpoint]
             )
             command = [sys.executable, "-m", f"benchmarks.{arguments[0]}", *arguments[1:]]
             self._helpers[name] = Helper(name, _start(command), ANSWER_TIMEOUT_S)
-            if name != TOOL:
+            if not name.startswith(TOOL):
                 self._warm_up(name)
         return self._helpers[name]
 

@@ -141,7 +141,9 @@ class Wire:
         at, end = answer.start, answer.start + answer.length_bytes
         with open(answer.file or "", "rb") as file:
             while at < end:
-                sent = os.sendfile(self._socket.fileno(), file.fileno(), at, min(STEP_BYTES, end - at))
+                sent = os.sendfile(
+                    self._socket.fileno(), file.fileno(), at, min(STEP_BYTES, end - at)
+                )
                 at += sent
                 self._pace.spend(sent)
 

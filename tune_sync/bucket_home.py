@@ -17,7 +17,7 @@ from typing import IO, TypeVar
 from tune_sync import bucket_lease, guard, layout
 from tune_sync.bucket_commit import BucketCommitter, final_key
 from tune_sync.bucket_streams import ObjectStream
-from tune_sync.bucket_view import BucketView
+from tune_sync.bucket_view import BucketView, as_tree
 from tune_sync.buckets.ahead import Reads
 from tune_sync.buckets.bucket import Bucket
 from tune_sync.buckets.transfers import Transfers
@@ -35,6 +35,8 @@ WHOLE_BYTES = 16 << 20
 HELD_BYTES = 16 << 20
 # A look at the lease for each of many logs would double their requests.
 FENCE_S = 5.0
+# Whether an attempt may still write is asked once in so long: a large file takes longer.
+ASK_S = 1.0
 # A checkpoint that is being published is read when that is over: how long that may take.
 PUBLISHING_S = 60.0
 LOOK_S = 0.2
@@ -70,11 +72,15 @@ class BucketHome:
         self._parts = threading.Lock()
         self._heads: dict[str, bytes] = {}  # of files that may turn out to be no larger
         self._sizes: dict[str, int] = {}
+        self._asked_s: dict[str, float] = {}
         self._transfers = Transfers()
-        self._reads = Reads(bucket, self._transfers.pool)
+        self._reads = Reads(bucket)
 
     def info(self, key: str) -> Info | None:
         """See `Home.info`."""
+        place = layout.classify(key, checkpoint_depth=self._depth) if key else None
+        if place is not None and place.kind is layout.Kind.CHECKPOINT and not place.inner:
+            return self.store.directory(key)
         return self.store.info(key)
 
     def list(self, key: str, recursive: bool) -> list[Info]:
@@ -110,8 +116,10 @@ class BucketHome:
 
     def begin(self, checkpoint: str) -> str:
         """See `Home.begin`."""
-        self._fence()
-        return self.committer.begin(guard.checkpoint(checkpoint, self._depth))
+        fence = self._transfers.pool.submit(self._fence)
+        attempt = self.committer.begin(guard.checkpoint(checkpoint, self._depth), fence.result)
+        self._note_asked(layout.staged_key(checkpoint, attempt))
+        return attempt
 
     def begin_file(self) -> str:
         """See `Home.begin_file`. Nothing is in the bucket before `commit_file`."""
@@ -188,9 +196,10 @@ class BucketHome:
     def seal(self, checkpoint: str, seal: Seal) -> None:
         """See `Home.seal`."""
         guard.attempt(seal.attempt)
-        self._fence()
+        fence = self._transfers.pool.submit(self._fence)
         known = self._etags.get(layout.staged_key(checkpoint, seal.attempt), {})
-        self.committer.seal(guard.checkpoint(checkpoint, self._depth), seal, etags=dict(known))
+        guard.checkpoint(checkpoint, self._depth)
+        self.committer.seal(checkpoint, seal, etags=dict(known), may_put=fence.result)
 
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """See `Home.commit_file`. An object is always durable, and replaced whole."""
@@ -213,6 +222,7 @@ class BucketHome:
         with self._parts:
             self._over.add(part)
             self._etags.pop(part, None)
+            self._asked_s.pop(part, None)
             streams = list(_take(self._streams, part).values())
             _take(self._heads, part)
             _take(self._sizes, part)
@@ -249,10 +259,16 @@ class BucketHome:
 
     def _list_checkpoint(self, key: str, checkpoint: str) -> builtins.list[Info]:
         """What the manifest names: not what a late writer may have left beside that."""
-        manifest = self._manifest(checkpoint)
+        looked = self._transfers.pool.submit(self.committer.manifest, checkpoint)
+        objects = self.bucket.list(key)
+        manifest = looked.result()
+        there = {found.key for found in objects}
+        if manifest is None or any(f"{checkpoint}/{f.path}" not in there for f in manifest.files):
+            # Published after one was asked and before the other: what it names is there by now.
+            manifest, objects = self._manifest(checkpoint), self.bucket.list(key)
         if manifest is None:
-            return self.store.tree(key)
-        found = self.store.tree(key, (f"{checkpoint}/{d}" for d in manifest.directories))
+            return as_tree(key, objects)
+        found = as_tree(key, objects, (f"{checkpoint}/{d}" for d in manifest.directories))
         named = {f"{checkpoint}/{file.path}" for file in manifest.files}
         return [entry for entry in found if entry.is_dir or entry.key in named]
 
@@ -303,8 +319,18 @@ class BucketHome:
         """`_check_attempt`, also of what other processes know."""
         self._check_attempt(key)
         part = guard.attempt_root(key)
+        with self._parts:
+            asked_s = self._asked_s.get(part, float("-inf"))
+        if self._clock() - asked_s < ASK_S:
+            return
         checkpoint, attempt = part.removeprefix(layout.STAGING_DIR + "/").rsplit("/", 2)[:2]
         self.committer.check_attempt(checkpoint, attempt)
+        self._note_asked(part)
+
+    def _note_asked(self, part: str) -> None:
+        """An attempt may still write, as far as anyone knows now."""
+        with self._parts:
+            self._asked_s[part] = self._clock()
 
     def _arrived(self, key: str, etag: str) -> None:
         if etag:

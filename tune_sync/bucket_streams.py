@@ -7,12 +7,13 @@ import threading
 from collections.abc import Callable, Iterator
 
 from tune_sync.buckets.bucket import MAX_OBJECT_BYTES, MAX_UNKNOWN_BYTES
+from tune_sync.buckets.pieces import piece_of
 from tune_sync.errors import ConfigError
 
 # What waits for the client of the store; the client itself holds its parts.
 CHUNKS_WAITING_COUNT = 1
 # Larger chunks are cut: what waits is small, and the first bytes leave at once.
-PIECE_BYTES = 8 << 20
+PIECE_BYTES = 4 << 20
 # How often a writer that waits for room looks whether the upload has failed.
 LOOK_S = 0.5
 
@@ -30,11 +31,11 @@ class ObjectStream:
     """
 
     def __init__(
-        self, put: Callable[[Iterator[bytes]], str], size_bytes: int | None = None
+        self, put: Callable[[Iterator[memoryview]], str], size_bytes: int | None = None
     ) -> None:
         self._put = put
         self._limit_bytes = MAX_OBJECT_BYTES if size_bytes is not None else MAX_UNKNOWN_BYTES
-        self._waiting: queue.Queue[bytes | None] = queue.Queue(CHUNKS_WAITING_COUNT)
+        self._waiting: queue.Queue[memoryview | None] = queue.Queue(CHUNKS_WAITING_COUNT)
         self._given_up = threading.Event()
         self._error: BaseException | None = None
         self._etag = ""
@@ -52,7 +53,7 @@ class ObjectStream:
                 "tune_sync.Checkpoint.from_directory, which tells the size"
             )
         for start in range(0, len(view), PIECE_BYTES):
-            self._add(bytes(view[start : start + PIECE_BYTES]))
+            self._add(piece_of(view[start : start + PIECE_BYTES]))
         self.taken_bytes += len(view)
 
     def finish(self) -> str:
@@ -67,7 +68,7 @@ class ObjectStream:
         self._given_up.set()
         self._thread.join()
 
-    def _add(self, chunk: bytes | None) -> None:
+    def _add(self, chunk: memoryview | None) -> None:
         while True:
             self._check()
             try:
@@ -82,7 +83,7 @@ class ObjectStream:
         if self._error is not None:
             raise self._error
 
-    def _chunks(self) -> Iterator[bytes]:
+    def _chunks(self) -> Iterator[memoryview]:
         while True:
             if self._given_up.is_set():
                 raise GivenUpError("the upload was given up")

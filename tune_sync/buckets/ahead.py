@@ -1,18 +1,18 @@
-"""Objects that are read from start to end come in ranges side by side, before they are asked for."""
+"""Objects that are read from start to end come in ranges side by side, and ahead of the reader."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 from tune_sync.buckets.bucket import Bucket
 
-# One connection to a store brings some 100 MB/s, after some 20 ms: ranges of this size lose little
-# to the latency.
-RANGE_BYTES = 8 << 20
-# So many ranges are under way, or wait to be asked for: 96 MiB.
-RANGES_COUNT = 12
+# One connection to a store brings some 100 MB/s, after some 20 ms. Larger ranges lose less to the
+# latency, and need more memory: a thread keeps about twice a range.
+RANGE_BYTES = 4 << 20
+# So many ranges are under way, or wait to be asked for.
+RANGES_COUNT = 16
 # An object that is not larger is not worth it.
 SMALL_BYTES = 1 << 20
 
@@ -24,12 +24,11 @@ class Reads:
 
     Args:
         bucket: Where they are.
-        pool: Makes requests.
     """
 
-    def __init__(self, bucket: Bucket, pool: Executor) -> None:
+    def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
-        self._pool = pool
+        self._pool = ThreadPoolExecutor(RANGES_COUNT, "tune_sync-ranges")
         self._ahead: Ahead | None = None
         self._ahead_lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""Files of this machine to and from a bucket, with bounded memory whatever their number and size."""
+"""Files of this machine to and from a bucket, with bounded memory whatever their number, size."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+from tune_sync.buckets.ahead import RANGE_BYTES, RANGES_COUNT
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
 from tune_sync.buckets.transfers import Transfers
 
 # A file up to this size is one request; of a larger one, parts go side by side.
 WHOLE_BYTES = 16 << 20
 CHUNK_BYTES = 8 << 20
-# Ranges of larger objects come so.
-RANGE_BYTES = 8 << 20
-# Held by what is under way. A client has a second copy for a moment.
-GET_HELD_BYTES = 96 << 20
 ALL = "all"
 
 
@@ -35,24 +32,29 @@ def put_files(bucket: Bucket, sources: Mapping[str, Path]) -> None:
             large.append((key, source, size_bytes))
         else:
             transfers.start(ALL, size_bytes, partial(_put_whole, bucket, key, source))
-    for key, source, size_bytes in large:
-        bucket.put_stream(key, _chunks(source), size_bytes)
+    try:
+        for key, source, size_bytes in large:
+            bucket.put_stream(key, _chunks(source), size_bytes)
+    except BaseException:
+        transfers.drop(ALL)
+        raise
     transfers.wait(ALL)
 
 
 def get_files(bucket: Bucket, objects: Iterable[ObjectInfo], directory: Path) -> None:
     """Fetch objects into files below `directory`."""
-    transfers = Transfers(held_bytes=GET_HELD_BYTES)
+    small, ranges = Transfers(), Transfers(RANGES_COUNT, RANGES_COUNT * RANGE_BYTES)
     for found in objects:
         target = directory / found.key
         target.parent.mkdir(parents=True, exist_ok=True)
         if found.size_bytes <= RANGE_BYTES:
-            transfers.start(ALL, found.size_bytes, partial(_get_whole, bucket, found.key, target))
+            small.start(ALL, found.size_bytes, partial(_get_whole, bucket, found.key, target))
             continue
         target.write_bytes(b"")
         for start in range(0, found.size_bytes, RANGE_BYTES):
-            transfers.start(ALL, RANGE_BYTES, partial(_get_range, bucket, found.key, start, target))
-    transfers.wait(ALL)
+            ranges.start(ALL, RANGE_BYTES, partial(_get_range, bucket, found.key, start, target))
+    small.wait(ALL)
+    ranges.wait(ALL)
 
 
 def _put_whole(bucket: Bucket, key: str, source: Path) -> None:

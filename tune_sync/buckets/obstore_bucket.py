@@ -14,6 +14,7 @@ from tune_sync.buckets.bucket import (
     check_object_key,
     part_size_bytes,
 )
+from tune_sync.buckets.pieces import is_piece
 from tune_sync.layout import INTERNAL_DIR
 
 # Bytes that one upload has under way at most; its parts share them. One connection takes some
@@ -76,7 +77,11 @@ class ObstoreBucket:
             return bytes(self._obstore.get(self._store, key).bytes())
         if length_bytes is not None and length_bytes <= 0:
             return b""
-        wanted = {"offset": offset_bytes} if length_bytes is None else (offset_bytes, offset_bytes + length_bytes)
+        wanted = (
+            {"offset": offset_bytes}
+            if length_bytes is None
+            else (offset_bytes, offset_bytes + length_bytes)
+        )
         try:
             return bytes(self._obstore.get(self._store, key, options={"range": wanted}).bytes())
         except Exception:
@@ -128,8 +133,8 @@ class ObstoreBucket:
                 self._obstore.delete(self._store, key)
 
 
-def _owned(chunks: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-    return (bytes(chunk) for chunk in chunks)
+def _owned(chunks: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    return (chunk if is_piece(chunk) else bytes(chunk) for chunk in chunks)
 
 
 def _as_info(entry: Any) -> ObjectInfo:

@@ -22,9 +22,7 @@ class Transfers:
         held_bytes: Together they hold at most so much.
     """
 
-    def __init__(
-        self, at_once_count: int = AT_ONCE_COUNT, held_bytes: int = HELD_BYTES
-    ) -> None:
+    def __init__(self, at_once_count: int = AT_ONCE_COUNT, held_bytes: int = HELD_BYTES) -> None:
         self.pool = ThreadPoolExecutor(at_once_count, "tune_sync-bucket")
         self._limit_bytes = held_bytes
         self._held_bytes = 0
