@@ -1,4 +1,4 @@
-"""Buckets measured: python -m benchmarks.buckets [--quick] [--s5cmd PROGRAM]
+"""Buckets measured: python -m benchmarks.buckets [--rounds N] [--s5cmd PROGRAM]
 
 Against a sink of our own that takes and gives bytes faster than the clients, without a limit and
 with the latency and the speed of a real store. All contenders in one run, interleaved, medians.
@@ -135,14 +135,13 @@ class Stage:
 
 
 def measure(stage: Stage, case: Case, way: str, names: list[str], rounds: int) -> Found:
-    """Let all contenders move a case, one round after the other; one before is not counted."""
+    """Let all contenders move a case, one round after the other."""
     found: Found = {}
-    for number in range(-1 if rounds > 1 else 0, rounds):
+    for number in range(rounds):
         for name in names:
             answer = stage.ask(name, way, case)
             print(f"# {case.name} {way} {number} {name} {json.dumps(answer)}", file=sys.stderr)
-            if number >= 0:
-                found.setdefault(name, []).append(answer)
+            found.setdefault(name, []).append(answer)
     return found
 
 
@@ -188,14 +187,14 @@ def _start(command: list[str]) -> subprocess.Popen[str]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one round instead of five")
+    parser.add_argument("--rounds", type=int, default=5, help="how often, in each table")
     parser.add_argument("--s5cmd", default=shutil.which("s5cmd") or "", help="the program")
     parser.add_argument("--nets", nargs="*", default=list(NETS), choices=list(NETS))
     parser.add_argument("--cases", nargs="*", default=["large", "many"], choices=list(CASES))
     parser.add_argument("--ways", nargs="*", default=["up", "down"], choices=list(WAYS))
     parser.add_argument("--contenders", nargs="*", default=list(CONTENDERS), choices=CONTENDERS)
     arguments = parser.parse_args()
-    rounds = 1 if arguments.quick else 5
+    rounds = arguments.rounds
     names = [n for n in arguments.contenders if n != "s5cmd" or arguments.s5cmd]
     print(f"{machine()}; {time.strftime('%Y-%m-%d')}; medians of {rounds}")
     with _place(arguments.cases) as place:

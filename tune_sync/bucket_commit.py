@@ -108,9 +108,7 @@ class BucketCommitter:
     def begin(self, checkpoint: str, may_put: Callable[[], None] = lambda: None) -> str:
         """Open a new attempt at `checkpoint`; returns its id.
 
-        Args:
-            checkpoint: Its key.
-            may_put: Called before the first put: what the caller looks for may take till then.
+        `may_put` is called before the first put: what the caller looks for may take till then.
 
         Raises:
             ImmutableError: The checkpoint is published: its bytes lie where these would go.
