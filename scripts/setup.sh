@@ -37,13 +37,16 @@ install_debian_packages() {
     command -v mount >/dev/null || missing+=(mount)
     command -v hostname >/dev/null || missing+=(hostname)
     "$1" -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
-    [ ${#missing[@]} -gt 0 ] || return 0
-    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
-    echo "installing Debian packages: ${missing[*]}"
+    apt_install "${missing[@]}"
+}
+
+# apt_install PACKAGES...: if there are any, where apt-get is and we are root.
+apt_install() {
+    [ $# -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
+    echo "installing Debian packages: $*"
     apt-get update -qq &&
-        DEBIAN_FRONTEND=noninteractive \
-            apt-get install -y -qq --no-install-recommends "${missing[@]}" ||
-        die "apt-get could not install ${missing[*]}"
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" ||
+        die "apt-get could not install $*"
 }
 
 # make_venv PYTHON DIRECTORY: with pip in it, also where Debian's python3-venv is missing.
@@ -78,6 +81,20 @@ venv_for() {
 with_setup_lock() {
     mkdir -p .setup
     ( flock 9 && "$@" ) 9>.setup/lock
+}
+
+# Servers for tests that are no Python packages.
+install_servers() {
+    local missing=()
+    command -v npm >/dev/null || missing+=(npm)
+    command -v xrootd >/dev/null || missing+=(xrootd-server)
+    apt_install "${missing[@]}"
+    cmp -s tests/stores/package.json .setup/package.json && [ -d .setup/node_modules ] && return
+    rm -rf .setup/node_modules
+    cp tests/stores/package.json .setup/package.json.new
+    mv .setup/package.json.new .setup/package.json
+    npm install --prefix .setup --silent --no-audit --no-fund --no-package-lock ||
+        { rm -f .setup/package.json && die "npm could not install what tests/stores/package.json names"; }
 }
 
 setup_main() {

@@ -13,29 +13,38 @@ if TYPE_CHECKING:
     from tune_sync.checkpoint import Checkpoint
     from tune_sync.checkpoint_copy import fetch
     from tune_sync.config import SyncConfig
+    from tune_sync.experiment_copy import fetch_experiment
     from tune_sync.inner import inner_run_config
-    from tune_sync.kwargs import run_config_kwargs
+    from tune_sync.kwargs import restore_kwargs, run_config_kwargs
     from tune_sync.ray_adapter import RunConfig
     from tune_sync.run import cleanup
     from tune_sync.syncers.base import Syncer
+    from tune_sync.syncers.callback import CallbackSyncer
+    from tune_sync.syncers.command import CommandSyncer
     from tune_sync.syncers.object_store import ObjectStoreSyncer
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CallbackSyncer": "syncers.callback",
     "Checkpoint": "checkpoint",
+    "CommandSyncer": "syncers.command",
     "ObjectStoreSyncer": "syncers.object_store",
     "RunConfig": "ray_adapter",
     "SyncConfig": "config",
     "Syncer": "syncers.base",
     "cleanup": "run",
     "fetch": "checkpoint_copy",
+    "fetch_experiment": "experiment_copy",
     "inner_run_config": "inner",
+    "restore_kwargs": "kwargs",
     "run_config_kwargs": "kwargs",
 }
 
 __all__ = [
+    "CallbackSyncer",
     "Checkpoint",
+    "CommandSyncer",
     "ObjectStoreSyncer",
     "RunConfig",
     "SyncConfig",
@@ -43,7 +52,9 @@ __all__ = [
     "cleanup",
     "errors",
     "fetch",
+    "fetch_experiment",
     "inner_run_config",
+    "restore_kwargs",
     "run_config_kwargs",
 ]
 

@@ -21,16 +21,15 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import xxhash
-
 from tune_sync import layout
 from tune_sync.bucket_put import put_own
+from tune_sync.bucket_records import READS_COUNT, BucketRecords, age
 from tune_sync.bucket_staging import (
     BEGUN,
     OVER,
@@ -43,12 +42,10 @@ from tune_sync.bucket_staging import (
     check_names,
     claims,
     final_key,
-    group,
     immutable,
     intent_key,
     mark_key,
     order_from_json,
-    part_from_json,
     settle,
 )
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
@@ -60,7 +57,6 @@ from tune_sync.manifest import (
     Manifest,
     Placed,
     Seal,
-    manifest_from_json,
     to_json,
     unite,
 )
@@ -69,13 +65,8 @@ __all__ = ["BucketCommitter", "final_key"]
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
-# Small objects that are read at once: each takes a round trip, and little else.
-READS_COUNT = 16
-# How much of an object is read at a time where only its bytes tell whose it is.
-DIGEST_STEP_BYTES = 16 << 20
 
-
-class BucketCommitter:
+class BucketCommitter(BucketRecords):
     """Orders the writes of one run in one experiment's prefix. See `commit.Committer`.
 
     Methods may be called from any thread. There is no `begin_file` and no `commit_file`: an
@@ -95,12 +86,13 @@ class BucketCommitter:
         clock: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:  # fmt: skip
-        self.bucket = bucket
+        super().__init__(bucket)
         self._owner = owner
         self._fence = fence
         self._clock = clock
         self._new_id = new_id
         self._orders: dict[str, Order] = {}  # placed and not recorded, by checkpoint
+        self._noted: dict[str, Order] = {}  # those of them that are in the bucket
         self._orders_lock = threading.Lock()
 
     # Staging
@@ -231,6 +223,7 @@ class BucketCommitter:
         if order.manifest != manifest:
             raise NotWholeError(f"{checkpoint} was placed again since; that is what counts")
         self._fence()
+        self._note_waiting(checkpoint)
         staged = self._staged(checkpoint).get(checkpoint, Staged())
         if not self._is_recorded(manifest):
             self._publish(order, staged)
@@ -238,31 +231,6 @@ class BucketCommitter:
             if self._orders.get(checkpoint) == order:
                 del self._orders[checkpoint]
         self.bucket.delete([*staged.keys, intent_key(checkpoint)])
-
-    def manifest(self, checkpoint: str) -> Manifest | None:
-        """The manifest of a published checkpoint, or None if it is not published.
-
-        Raises:
-            DamagedError: There is one, and it cannot be read.
-        """
-        key = layout.manifest_key(checkpoint)
-        try:
-            return manifest_from_json(self.bucket.get(key), key)
-        except FileNotFoundError:
-            return None
-
-    def published(self) -> Iterator[Manifest]:
-        """All published checkpoints, in the order of their keys."""
-        with ThreadPoolExecutor(READS_COUNT) as pool:
-            for manifest in pool.map(self.manifest, self.recorded()):
-                if manifest is not None:
-                    yield manifest
-
-    def recorded(self) -> list[str]:
-        """Keys of checkpoints that have a manifest, in order, by one listing."""
-        start = layout.MANIFESTS_DIR + "/"
-        keys = [o.key for o in self.bucket.list(layout.MANIFESTS_DIR)]
-        return [k.removeprefix(start).removesuffix(".json") for k in keys if k.endswith(".json")]
 
     def retire(self, checkpoint: str) -> None:
         """Delete a checkpoint: published no more, and then its objects. May be called twice."""
@@ -277,27 +245,45 @@ class BucketCommitter:
     # After a crash
 
     def recover(self) -> Recovery:
-        """Publish what was placed, drop what was not. For the owner of the lease only."""
+        """Publish what was placed or may have been, drop the rest. For the owner of the lease only.
+
+        After the end of another driver: nobody else knows by now what was placed.
+        """
+        return self._go_over(self._finish_unplaced)
+
+    def sweep(self) -> Recovery:
+        """As `recover`, at the end of this run, which knows what was placed: that alone counts."""
+        return self._go_over(lambda *_: False)
+
+    # Inside
+
+    def _go_over(self, finish_unplaced: Callable[[str, Staged, str], bool]) -> Recovery:
         completed, dropped = [], []
+        newest = self._newest()
         for checkpoint, staged in self._staged("").items():
             self._fence()
+            after = newest.get(layout.parent(checkpoint), "")
             if self.bucket.info(layout.manifest_key(checkpoint)) is not None:
                 self._sweep_published(checkpoint, staged)
-            elif self._finish(checkpoint, staged):
+            elif self._finish(checkpoint, staged) or finish_unplaced(checkpoint, staged, after):
                 completed.append(checkpoint)
                 self._delete_staged(checkpoint)
             else:
                 self._drop(checkpoint)
                 if not staged.retired():
                     dropped.append(checkpoint)
-        self._drop_orphaned_manifests()
-        return Recovery(tuple(completed), tuple(dropped))
+        forgotten = self._drop_orphaned_manifests()
+        return Recovery(tuple(completed), tuple(dropped), forgotten)
 
-    # Inside
-
-    def _staged(self, below: str) -> dict[str, Staged]:
-        prefix = f"{layout.STAGING_DIR}/{below}".rstrip("/")
-        return group(o.key for o in self.bucket.list(prefix))
+    def _note_waiting(self, checkpoint: str) -> None:
+        """Put the intents of all that waits: a driver that is killed meanwhile had placed them."""
+        with self._orders_lock:
+            others = {key: o for key, o in self._orders.items() if key != checkpoint}
+            new = [key for key, order in others.items() if self._noted.get(key) != order]
+            self._noted = others
+        if new:
+            with ThreadPoolExecutor(READS_COUNT) as pool:
+                list(pool.map(lambda k: self.bucket.put(intent_key(k), others[k].to_json()), new))
 
     def _is_recorded(self, manifest: Manifest) -> bool:
         """Whether an earlier `record` of the same manifest came as far as putting it."""
@@ -328,15 +314,6 @@ class BucketCommitter:
             message = "%s: ranks %s reported different bytes for %r; one of them is stored"
             logger.warning(message, checkpoint, ranks, path)
 
-    def _parts(self, checkpoint: str, attempts: Collection[str]) -> list[Part]:
-        keys = [mark_key(checkpoint, attempt, SEAL) for attempt in attempts]
-        with ThreadPoolExecutor(READS_COUNT) as pool:
-            return list(pool.map(lambda key: part_from_json(self.bucket.get(key), key), keys))
-
-    def _objects(self, checkpoint: str) -> dict[str, ObjectInfo]:
-        """Path inside a checkpoint -> what is there."""
-        return {o.key.removeprefix(checkpoint + "/"): o for o in self.bucket.list(checkpoint)}
-
     def _settle(
         self, checkpoint: str, claimed: Mapping[str, Claims], found: Mapping[str, ObjectInfo]
     ) -> tuple[FileEntry, ...]:
@@ -346,12 +323,6 @@ class BucketCommitter:
                 raise NotWholeError(f"{checkpoint}/{path} is missing; report the checkpoint again")
         items = [(found[path], mine) for path, mine in claimed.items()]
         return tuple(settle(there, mine, partial(self._digest, there)) for there, mine in items)
-
-    def _digest(self, there: ObjectInfo) -> str:
-        digest = xxhash.xxh3_128()
-        for start in range(0, there.size_bytes, DIGEST_STEP_BYTES):
-            digest.update(self.bucket.get(there.key, start, DIGEST_STEP_BYTES))
-        return digest.hexdigest()
 
     def _put_manifest(self, manifest: Manifest) -> None:
         key = layout.manifest_key(manifest.checkpoint)
@@ -375,8 +346,30 @@ class BucketCommitter:
         if not staged.has_intent or staged.retired():
             return False
         key = intent_key(checkpoint)
+        return self._tried(
+            checkpoint,
+            lambda: self._publish(order_from_json(self.bucket.get(key), key), staged),
+        )
+
+    def _finish_unplaced(self, checkpoint: str, staged: Staged, after: str) -> bool:
+        """Publish what one writer has sealed as complete; whether that could be done.
+
+        A driver may have taken it, and been killed before that was in the bucket. What is not later
+        than all that is published may have been deleted meanwhile, and does not come back.
+        """
+        if staged.retired() or age(checkpoint) <= age(after):
+            return False
+        parts: list[Part] = []
+        self._tried(checkpoint, lambda: parts.extend(self._parts(checkpoint, staged.sealed())))
+        whole = [p for p in parts if p.seal.is_all and self._is_untouched(checkpoint, p, staged)]
+        whole.sort(key=lambda part: -part.seal.sealed_s)
+        manifest = Manifest(checkpoint, self._owner, self._clock(), (), ())
+        orders = [Order(manifest, attempts=(part.seal.attempt,)) for part in whole]
+        return any(self._tried(checkpoint, partial(self._publish, o, staged)) for o in orders)
+
+    def _tried(self, checkpoint: str, act: Callable[[], None]) -> bool:
         try:
-            self._publish(order_from_json(self.bucket.get(key), key), staged)
+            act()
         except (FixCallError, DamagedError, NotWholeError) as error:
             logger.warning("cannot finish publishing %s: %s", checkpoint, error)
             return False
@@ -391,14 +384,16 @@ class BucketCommitter:
             self.bucket.delete([o.key for path, o in found.items() if path not in named])
         self.bucket.delete(staged.keys)
 
-    def _drop_orphaned_manifests(self) -> None:
+    def _drop_orphaned_manifests(self) -> tuple[str, ...]:
         """Forget checkpoints that someone removed by hand, so that their names can be used."""
-        recorded = self.recorded()
-        for trial in sorted({layout.parent(key) for key in recorded}):
-            there = set(self.bucket.list_dir(trial)[1])
-            for checkpoint in recorded:
-                if layout.parent(checkpoint) == trial and checkpoint not in there:
-                    manifest = self.manifest(checkpoint)
-                    if manifest is not None and manifest.files:  # else there is nothing to be there
-                        self._fence()
-                        self.bucket.delete([layout.manifest_key(checkpoint)])
+        recorded, gone = self.recorded(), []
+        trials = {layout.parent(key) for key in recorded}
+        with ThreadPoolExecutor(READS_COUNT) as pool:
+            there = {d for _, found in pool.map(self.bucket.list_dir, trials) for d in found}
+        for checkpoint in (key for key in recorded if key not in there):
+            manifest = self.manifest(checkpoint)
+            if manifest is not None and manifest.files:  # else there is nothing to be there
+                self._fence()
+                self.bucket.delete([layout.manifest_key(checkpoint)])
+                gone.append(checkpoint)
+        return tuple(gone)

@@ -12,10 +12,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import IO, TypeVar
 
 from tune_sync import bucket_lease, guard, layout
 from tune_sync.bucket_commit import BucketCommitter, final_key
+from tune_sync.bucket_snapshot import BucketSnapshot, take_snapshot
 from tune_sync.bucket_streams import ObjectStream
 from tune_sync.bucket_view import BucketView, as_tree
 from tune_sync.buckets.ahead import Reads
@@ -29,14 +31,10 @@ from tune_sync.store import Info
 T = TypeVar("T")
 
 READ_BYTES = 8 << 20
-# A file up to this size is one request, and others may be under way beside it.
-WHOLE_BYTES = 16 << 20
 # A single file (state, a log, an artifact) is held in memory up to this, then in a local file.
 HELD_BYTES = 16 << 20
 # A look at the lease for each of many logs would double their requests.
 FENCE_S = 5.0
-# Whether an attempt may still write is asked once in so long: a large file takes longer.
-ASK_S = 1.0
 # A checkpoint that is being published is read when that is over: how long that may take.
 PUBLISHING_S = 60.0
 LOOK_S = 0.2
@@ -53,6 +51,8 @@ class BucketHome:
     """
 
     in_place = True
+    # Google refuses to write one object more than once a second.
+    rewrite_s = 1.0
 
     def __init__(
         self, bucket: Bucket, owner: str = "", checkpoint_depth: int = 1,
@@ -70,9 +70,7 @@ class BucketHome:
         self._incoming: dict[str, IO[bytes]] = {}
         self._over: set[str] = set()
         self._parts = threading.Lock()
-        self._heads: dict[str, bytes] = {}  # of files that may turn out to be no larger
         self._sizes: dict[str, int] = {}
-        self._asked_s: dict[str, float] = {}
         self._transfers = Transfers()
         self._reads = Reads(bucket)
 
@@ -117,9 +115,7 @@ class BucketHome:
     def begin(self, checkpoint: str) -> str:
         """See `Home.begin`."""
         fence = self._transfers.pool.submit(self._fence)
-        attempt = self.committer.begin(guard.checkpoint(checkpoint, self._depth), fence.result)
-        self._note_asked(layout.staged_key(checkpoint, attempt))
-        return attempt
+        return self.committer.begin(guard.checkpoint(checkpoint, self._depth), fence.result)
 
     def begin_file(self) -> str:
         """See `Home.begin_file`. Nothing is in the bucket before `commit_file`."""
@@ -142,15 +138,7 @@ class BucketHome:
             file.seek(offset_bytes)
             file.write(data)
             return
-        if not offset_bytes and len(data) <= WHOLE_BYTES:
-            with self._parts:
-                self._heads[key] = bytes(data)
-            return
-        with self._parts:
-            head = self._heads.pop(key, b"")
         stream = self._stream(key)
-        if head:
-            stream.write(head)
         if stream.taken_bytes != offset_bytes:
             raise DamagedError(
                 f"{key}: bytes from {offset_bytes} on came after {stream.taken_bytes}; report the "
@@ -168,14 +156,18 @@ class BucketHome:
 
     def link(self, source: str, target: str) -> None:
         """See `Home.link`: a bucket has no links, so the bytes are stored twice."""
+        self.flush(source)
         found = self.bucket.info(final_key(guard.staged(source)))
         if found is None:
             raise FileNotFoundError(source)
-        size_bytes = found.size_bytes
-        starts = range(0, size_bytes, READ_BYTES)
-        chunks = (self.bucket.get(found.key, start, READ_BYTES) for start in starts)
-        self._check_attempt(target)
-        self._arrived(target, self.bucket.put_stream(final_key(target), chunks, size_bytes))
+        stream = self._new_stream(target, found.size_bytes)
+        try:
+            for start in range(0, found.size_bytes, READ_BYTES):
+                stream.write(self.bucket.get(found.key, start, READ_BYTES))
+            self._arrived(target, stream.finish())
+        except BaseException:
+            stream.abort()
+            raise
 
     def flush(self, key: str) -> None:
         """See `Home.flush`."""
@@ -185,17 +177,18 @@ class BucketHome:
         """See `Home.finish`. `flush` waits for a file of one request."""
         with self._parts:
             stream = self._streams.pop(key, None)
-            head = self._heads.pop(key, None)
             self._sizes.pop(key, None)
-        if head is not None:
-            self._ask_attempt(key)
-            self._start_put(key, head)
-        if stream is not None:
+        if stream is None:
+            return
+        whole = stream.take_whole()
+        if whole is None:
             self._arrived(key, stream.finish())
+        else:
+            self._start_put(key, whole)
 
     def seal(self, checkpoint: str, seal: Seal) -> None:
         """See `Home.seal`."""
-        guard.attempt(seal.attempt)
+        self.flush(layout.staged_key(checkpoint, guard.attempt(seal.attempt)))
         fence = self._transfers.pool.submit(self._fence)
         known = self._etags.get(layout.staged_key(checkpoint, seal.attempt), {})
         guard.checkpoint(checkpoint, self._depth)
@@ -215,6 +208,13 @@ class BucketHome:
             else:
                 self.bucket.put_stream(key, iter(lambda: file.read(READ_BYTES), b""), size_bytes)
 
+    def drop_file(self, incoming: str) -> None:
+        """See `Home.drop_file`."""
+        with self._parts:
+            file = self._incoming.pop(guard.incoming(incoming), None)
+        if file is not None:
+            file.close()
+
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """See `Home.discard_attempt`."""
         guard.checkpoint(checkpoint, self._depth)
@@ -222,9 +222,7 @@ class BucketHome:
         with self._parts:
             self._over.add(part)
             self._etags.pop(part, None)
-            self._asked_s.pop(part, None)
             streams = list(_take(self._streams, part).values())
-            _take(self._heads, part)
             _take(self._sizes, part)
         for stream in streams:
             stream.abort()
@@ -243,6 +241,10 @@ class BucketHome:
     def published_keys(self) -> builtins.list[str]:
         """Keys of all checkpoints that have a manifest, by one listing."""
         return self.committer.recorded()
+
+    def snapshot(self) -> BucketSnapshot:
+        """What a restore looks at: a few listings, and the manifests."""
+        return take_snapshot(self.committer, self._transfers.pool)
 
     # Inside
 
@@ -290,23 +292,29 @@ class BucketHome:
         with self._parts:
             stream = self._streams.get(key)
             if stream is None:
-                target = final_key(key)
                 size_bytes = self._sizes.get(key)
-                stream = ObjectStream(
-                    lambda chunks: self.bucket.put_stream(target, chunks, size_bytes), size_bytes
-                )
-                self._streams[key] = stream
+                stream = self._streams[key] = self._new_stream(key, size_bytes)
             return stream
+
+    def _new_stream(self, key: str, size_bytes: int | None = None) -> ObjectStream:
+        target, (checkpoint, attempt, _) = final_key(key), _own_parts(key)
+        return ObjectStream(
+            partial(self._put_own, key),
+            lambda chunks: self.bucket.put_stream(target, chunks, size_bytes),
+            partial(self.committer.check_attempt, checkpoint, attempt),
+            size_bytes,
+        )
+
+    def _put_own(self, key: str, data: bytes) -> str:
+        self._check_attempt(key)
+        return self.committer.put_file(*_own_parts(key), data)
 
     def _start_put(self, key: str, data: bytes) -> None:
         """Put a file whole, in the background."""
-
-        def put() -> None:
-            self._check_attempt(key)
-            self._arrived(key, self.bucket.put(final_key(key), data))
-
         self._check_attempt(key)
-        self._transfers.start(guard.staged_part(key), len(data), put)
+        put = partial(self._put_own, key, data)
+        part = guard.staged_part(key)
+        self._transfers.start(part, len(data), lambda: self._arrived(key, put()))
 
     def _check_attempt(self, key: str) -> None:
         part = guard.attempt_root(guard.staged(key))
@@ -318,19 +326,8 @@ class BucketHome:
     def _ask_attempt(self, key: str) -> None:
         """`_check_attempt`, also of what other processes know."""
         self._check_attempt(key)
-        part = guard.attempt_root(key)
-        with self._parts:
-            asked_s = self._asked_s.get(part, float("-inf"))
-        if self._clock() - asked_s < ASK_S:
-            return
-        checkpoint, attempt = part.removeprefix(layout.STAGING_DIR + "/").rsplit("/", 2)[:2]
+        checkpoint, attempt, _ = _own_parts(key)
         self.committer.check_attempt(checkpoint, attempt)
-        self._note_asked(part)
-
-    def _note_asked(self, part: str) -> None:
-        """An attempt may still write, as far as anyone knows now."""
-        with self._parts:
-            self._asked_s[part] = self._clock()
 
     def _arrived(self, key: str, etag: str) -> None:
         if etag:
@@ -343,3 +340,10 @@ def _take(known: dict[str, T], part: str) -> dict[str, T]:
     """Take what is known of an attempt's files out of `known`."""
     mine = [key for key in known if guard.attempt_root(key) == part]
     return {key: known.pop(key) for key in mine}
+
+
+def _own_parts(key: str) -> tuple[str, str, str]:
+    """Checkpoint, attempt and path inside, of the key of a staged file."""
+    part = guard.attempt_root(key)
+    checkpoint, attempt = part.removeprefix(layout.STAGING_DIR + "/").rsplit("/", 2)[:2]
+    return checkpoint, attempt, key[len(part) + 1 :]

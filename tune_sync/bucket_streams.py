@@ -16,6 +16,9 @@ CHUNKS_WAITING_COUNT = 1
 PIECE_BYTES = 4 << 20
 # How often a writer that waits for room looks whether the upload has failed.
 LOOK_S = 0.5
+# Up to this an object is put by one request: only that can have a condition. It is what the client
+# would hold before it sends a first part.
+WHOLE_BYTES = 16 << 20
 
 
 class GivenUpError(Exception):
@@ -26,38 +29,60 @@ class ObjectStream:
     """Methods may be called from one thread at a time.
 
     Args:
+        put_whole: Stores all bytes of an object, by one request.
         put: Stores chunks as one object and returns its e-tag; raises what an iterator raises.
+        check: Called before the last chunk is let go; raises if the object is not to appear.
         size_bytes: How many there will be; None if that is not known.
     """
 
     def __init__(
-        self, put: Callable[[Iterator[memoryview]], str], size_bytes: int | None = None
-    ) -> None:
+        self, put_whole: Callable[[bytes], str], put: Callable[[Iterator[memoryview]], str],
+        check: Callable[[], None], size_bytes: int | None = None,
+    ) -> None:  # fmt: skip
+        self._put_whole = put_whole
         self._put = put
+        self._check_own = check
         self._limit_bytes = MAX_OBJECT_BYTES if size_bytes is not None else MAX_UNKNOWN_BYTES
+        self._held: list[memoryview] = []
         self._waiting: queue.Queue[memoryview | None] = queue.Queue(CHUNKS_WAITING_COUNT)
         self._given_up = threading.Event()
         self._error: BaseException | None = None
         self._etag = ""
         self.taken_bytes = 0
-        self._thread = threading.Thread(target=self._send, name="tune_sync-object", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     def write(self, data: bytes | memoryview) -> None:
         """Take a chunk; waits for room. Raises what went wrong with the upload."""
         view = memoryview(data)
-        if self.taken_bytes + len(view) > self._limit_bytes:
+        self.taken_bytes += len(view)
+        if self.taken_bytes > self._limit_bytes:
             raise ConfigError(
                 f"a file of more than {self._limit_bytes} bytes does not fit into an object that "
                 "is begun before its size is known: report it with "
                 "tune_sync.Checkpoint.from_directory, which tells the size"
             )
+        if self._thread is None and self.taken_bytes > WHOLE_BYTES:
+            self._start()
         for start in range(0, len(view), PIECE_BYTES):
-            self._add(piece_of(view[start : start + PIECE_BYTES]))
-        self.taken_bytes += len(view)
+            piece = piece_of(view[start : start + PIECE_BYTES])
+            if self._thread is None:
+                self._held.append(piece)
+            else:
+                self._add(piece)
+
+    def take_whole(self) -> bytes | None:
+        """All bytes, if they are few enough for one request: then the caller ends the object."""
+        if self._thread is not None:
+            return None
+        self._check()
+        held, self._held = self._held, []
+        return b"".join(held)
 
     def finish(self) -> str:
         """End the object: durable when this returns its e-tag. Raises as `write` does."""
+        if self._thread is None:
+            self._check()
+            return self._put_whole(b"".join(self._held))
         self._add(None)
         self._thread.join()
         self._check()
@@ -66,7 +91,15 @@ class ObjectStream:
     def abort(self) -> None:
         """Give the object up. Returns when nothing more is sent."""
         self._given_up.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._send, name="tune_sync-object", daemon=True)
+        self._thread.start()
+        held, self._held = self._held, []
+        for chunk in held:
+            self._add(chunk)
 
     def _add(self, chunk: memoryview | None) -> None:
         while True:
@@ -92,6 +125,8 @@ class ObjectStream:
             except queue.Empty:
                 continue
             if chunk is None:
+                # No store that we reach this way knows a condition for an upload in parts.
+                self._check_own()
                 return
             yield chunk
 

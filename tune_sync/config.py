@@ -12,6 +12,7 @@ from ray.tune import SyncConfig as RaySyncConfig
 
 from tune_sync.buckets.url import is_bucket_url, parse_bucket_url
 from tune_sync.errors import ConfigError
+from tune_sync.filters import leaves_nothing
 from tune_sync.syncers.base import Syncer
 from tune_sync.syncers.cloud import CloudSyncer
 from tune_sync.syncers.object_store import ObjectStoreSyncer
@@ -23,8 +24,13 @@ DEFAULT_SYNC_PERIOD_S = 300
 DEFAULT_SYNC_TIMEOUT_S = 1800
 
 AUTO = "auto"
-
-_RESTORABLE = re.compile(r"[\w\-.=/:@+~]+", re.ASCII)
+# What a syncer of the user's own becomes in a pickle: Ray sends settings to all trials, and the
+# syncer's code may be on the driver's node only.
+LEFT_OUT = "left out of the pickle"
+# These say how workers write; their methods are not called.
+_BUILT_IN = (CloudSyncer, ObjectStoreSyncer, SharedDirectorySyncer)
+# As in rsync's host:path, and none of Windows' drives.
+_HOST_AND_PATH = re.compile(r"[\w.\-@]{2,}:(?!//)")
 
 
 @dataclass
@@ -39,7 +45,9 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
         syncer: "auto" picks by `upload_dir`. Without one, "auto" and `ObjectStoreSyncer()`: nodes
             share nothing; results go to the driver's node through the Ray object store. None: the
             storage path is the same directory on all nodes, nothing has to be moved. With one,
-            `CloudSyncer()` and `SharedDirectorySyncer()` say what "auto" would pick.
+            `CloudSyncer()` and `SharedDirectorySyncer()` say what "auto" would pick. Any other
+            `Syncer`, such as `CommandSyncer(...)`: results go to the driver's node as without
+            `upload_dir`, and from there the syncer sends them to `upload_dir`.
         include: Glob patterns on paths relative to the trial directory; if given, only files
             that match one are stored. A pattern that matches a directory takes all in it.
         exclude: The same; files that match one are not stored.
@@ -47,7 +55,8 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
             bytes: False stores the lowest rank's and warns, True raises.
         upload_dir: Where results go: the URL of a bucket (`s3://bucket/path`, `gs://`, `abfs://`,
             any of fsspec), to which every worker writes itself; or a directory that all nodes see
-            (a path, `file://`). None: the driver's node, below `RunConfig.storage_path`.
+            (a path, `file://`); with a syncer of your own whatever that understands. None: the
+            driver's node, below `RunConfig.storage_path`.
         storage_options: Credentials and settings of the bucket, where the usual environment does
             not have them: for `s3://` key, secret, token, endpoint_url, region, anon,
             request_timeout_s, connect_timeout_s. They are stored nowhere, so a restore finds
@@ -76,12 +85,22 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
             _check_flag(name, getattr(self, name))
         for name in ("include", "exclude"):
             setattr(self, name, _check_patterns(name, getattr(self, name)))
+        _check_exclude(self.exclude)
+        if self.own_syncer is not None:
+            _check_own(self.own_syncer, self.upload_dir)
+            _check_options(self.storage_options, is_bucket=False)
+            return
         is_bucket = _check_upload_dir(self.upload_dir)
         _check_options(self.storage_options, is_bucket)
         _check_syncer(self.syncer, self.upload_dir, is_bucket)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "storage_options": None}  # secrets are never pickled
+        syncer = LEFT_OUT if self.own_syncer is not None else self.syncer
+        # Secrets are never pickled.
+        return {**self.__dict__, "storage_options": None, "syncer": syncer}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SyncConfig:
+        return self.__copy__()
 
     def __copy__(self) -> SyncConfig:
         twin = object.__new__(type(self))
@@ -89,9 +108,21 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
         return twin
 
     @property
+    def own_syncer(self) -> Syncer | None:
+        """The user's syncer, which sends results on from the driver's node; None without one."""
+        is_own = isinstance(self.syncer, Syncer) and type(self.syncer) not in _BUILT_IN
+        return self.syncer if isinstance(self.syncer, Syncer) and is_own else None
+
+    @property
+    def direct_dir(self) -> str | os.PathLike[str] | None:
+        """Where workers write themselves; None if that is the driver's node."""
+        return None if self.own_syncer is not None else self.upload_dir
+
+    @property
     def is_shared(self) -> bool:
         """Whether results go to a directory that all nodes see."""
-        at_directory = self.upload_dir is not None and not is_bucket_url(os.fspath(self.upload_dir))
+        place = self.direct_dir
+        at_directory = place is not None and not is_bucket_url(os.fspath(place))
         return self.syncer is None or at_directory
 
     def __bool__(self) -> bool:
@@ -138,6 +169,15 @@ def _check_patterns(name: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _check_exclude(patterns: Sequence[str]) -> None:
+    for pattern in patterns:
+        if leaves_nothing(pattern):
+            raise ConfigError(
+                f"SyncConfig(exclude=...): {pattern!r} matches every file of a checkpoint, and "
+                "would store empty ones; name what is to be left out"
+            )
+
+
 def _check_upload_dir(place: Any) -> bool:
     """Whether it is a bucket."""
     if place is None:
@@ -145,12 +185,16 @@ def _check_upload_dir(place: Any) -> bool:
     if not isinstance(place, (str, os.PathLike)) or not os.fspath(place):
         raise ConfigError(f"SyncConfig(upload_dir={place!r}): a URL or a path is needed")
     if not is_bucket_url(os.fspath(place)):
+        if _HOST_AND_PATH.match(os.fspath(place)):
+            raise ConfigError(
+                f"SyncConfig(upload_dir={place!r}): neither a URL nor a path; where a command of "
+                "your own reaches it, give that: syncer=CommandSyncer(...)"
+            )
         return False
-    if not _RESTORABLE.fullmatch(parse_bucket_url(os.fspath(place)).path):
-        raise ConfigError(
-            f"SyncConfig(upload_dir={place!r}): tune.Tuner.restore reads it as a URL, where blanks "
-            "and signs such as %, # and & are something else; use letters, digits and -_.=/"
-        )
+    try:
+        parse_bucket_url(os.fspath(place))
+    except ConfigError as error:
+        raise ConfigError(f"SyncConfig(upload_dir=...): {error}") from error
     return True
 
 
@@ -180,16 +224,25 @@ def _check_syncer(syncer: Any, place: Any, is_bucket: bool) -> None:
         )
 
 
+def _check_own(syncer: Syncer, place: Any) -> None:
+    named = f"SyncConfig(syncer={_named(syncer)}"
+    if place is None:
+        raise ConfigError(
+            f"{named}): a syncer of your own needs a place to sync to: give upload_dir, or use "
+            'syncer="auto"'
+        )
+    if not isinstance(place, (str, os.PathLike)) or not os.fspath(place).strip("/ "):
+        raise ConfigError(f"{named}, upload_dir={place!r}): what the syncer understands is needed")
+
+
 def _check_syncer_alone(syncer: Any) -> None:
     if syncer is None or syncer == AUTO or isinstance(syncer, ObjectStoreSyncer):
         return
     if isinstance(syncer, Syncer):
-        raise ConfigError(
-            f"SyncConfig(syncer={type(syncer).__name__}(...)): a syncer of your own needs a place "
-            'to sync to, which is not in this version; use syncer="auto"'
-        )
+        raise ConfigError(f"SyncConfig(syncer={_named(syncer)}): it needs upload_dir")
     raise ConfigError(
-        f'SyncConfig(syncer={syncer!r}): "auto", an ObjectStoreSyncer or None is needed'
+        f'SyncConfig(syncer={syncer!r}): "auto", an ObjectStoreSyncer or None is needed; or a '
+        "Syncer with an upload_dir"
     )
 
 

@@ -20,7 +20,7 @@ from tune_sync.errors import DamagedError, ImmutableError
 from tune_sync.layout import manifest_key
 from tune_sync.lease import check_owner
 from tune_sync.manifest import Seal
-from tune_sync.recorded import recorded
+from tune_sync.recorded import LiveSnapshot, recorded
 from tune_sync.store import Info, LocalStore
 
 
@@ -47,9 +47,11 @@ class Home(Protocol):
 
     Attributes:
         in_place: Staged bytes are written where they will stay: what is there need not be whole.
+        rewrite_s: Seconds that have to pass before one file is replaced again.
     """
 
     in_place: bool
+    rewrite_s: float
 
     def info(self, key: str) -> Info | None:
         """What `key` is; None only if it is surely not there."""
@@ -99,6 +101,9 @@ class Home(Protocol):
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """Put one file in its place, whole."""
 
+    def drop_file(self, incoming: str) -> None:
+        """Give up one file that was not put in its place."""
+
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """Drop an attempt; its late writes fail."""
 
@@ -119,6 +124,7 @@ class LocalHome:
     """
 
     in_place = False
+    rewrite_s = 0.0
 
     def __init__(self, root: Path, owner: str = "", checkpoint_depth: int = 1) -> None:
         self.root = root
@@ -224,6 +230,10 @@ class LocalHome:
         """See `Home.commit_file`."""
         self.committer.commit_file(guard.incoming(incoming), self._plain(key), durable=durable)
 
+    def drop_file(self, incoming: str) -> None:
+        """See `Home.drop_file`."""
+        self.store.remove(guard.incoming(incoming))
+
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """See `Home.discard_attempt`."""
         guard.checkpoint(checkpoint, self._depth)
@@ -247,6 +257,10 @@ class LocalHome:
     def published_keys(self) -> Iterator[str]:
         """Keys of all checkpoints that have a manifest."""
         return recorded(self.store)
+
+    def snapshot(self) -> LiveSnapshot:
+        """What a restore looks at."""
+        return LiveSnapshot(self.store, self.committer.manifest)
 
     def _plain(self, key: str) -> str:
         """See `guard.plain`; and what is published is so whatever depth a caller claims."""

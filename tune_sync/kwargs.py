@@ -1,17 +1,19 @@
-"""`run_config_kwargs`: for those who cannot use `tune_sync.RunConfig`."""
+"""Keyword arguments for what of Ray takes no `tune_sync.RunConfig`."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 import ray.train
 
+from tune_sync.buckets.url import BucketUrl, is_bucket_url, parse_bucket_url
 from tune_sync.config import SyncConfig
 from tune_sync.destination import resolve_destination
 from tune_sync.errors import ConfigError
-from tune_sync.new_run import make_filesystem, own_sync_config
+from tune_sync.new_run import OwnSync, make_filesystem, own_sync_config
 from tune_sync.ray_adapter import SyncCallback
 
 
@@ -44,17 +46,56 @@ def run_config_kwargs(
     if api not in ("tune", "train"):
         raise ConfigError(f'api={api!r}: "tune" or "train" is needed')
     config = own_sync_config(sync_config)
-    place = resolve_destination(config.upload_dir, storage_path)
+    place = resolve_destination(config.direct_dir, storage_path)
     if api == "train" and _train_is_v2():
         from tune_sync.train_adapter import train_kwargs
 
+        if config.own_syncer is not None:
+            raise ConfigError(
+                f"{type(config.own_syncer).__name__}: Ray Train by itself does not send results on "
+                "with a syncer of your own; run it inside of a Tuner, or use a bucket as upload_dir"
+            )
         return train_kwargs(config, place, name, on_existing)
     filesystem = make_filesystem(config, place, name or "", on_existing)
     kwargs = {
         "storage_path": place.path, "storage_filesystem": filesystem, "sync_config": config,
-        "callbacks": [SyncCallback(filesystem)],
+        "callbacks": [SyncCallback(filesystem, OwnSync.of(config))],
     }  # fmt: skip
     return {"name": name, **kwargs} if name else kwargs
+
+
+def restore_kwargs(
+    url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Keyword arguments for `tune.Tuner.restore` of an experiment in a bucket.
+
+    For credentials and endpoints that the environment does not have; the restored run gives them to
+    its workers. Ray then reads the results through tune_sync too: what is read is checked, and
+    empty directories are there.
+
+    Args:
+        url: The experiment's, as for `tune.Tuner.restore`.
+        storage_options: As for `SyncConfig`.
+
+    Returns:
+        `path` and `storage_filesystem`.
+
+    Raises:
+        ConfigError: It is no URL of an experiment.
+    """
+    place = parse_bucket_url(os.fspath(url)) if is_bucket_url(os.fspath(url)) else None
+    if place is None or not place.prefix:
+        raise ConfigError(
+            f"restore_kwargs({os.fspath(url)!r}): the URL of an experiment in a bucket is needed; "
+            "a directory is restored by tune.Tuner.restore(path, ...) alone"
+        )
+    root, _, experiment = place.path.rpartition("/")
+    config = SyncConfig(
+        upload_dir=str(BucketUrl(place.scheme, root)), storage_options=storage_options
+    )
+    where = resolve_destination(config.upload_dir, None)
+    filesystem = make_filesystem(config.accepted(), where, experiment, "resume")
+    return {"path": place.path, "storage_filesystem": filesystem}
 
 
 def _train_is_v2() -> bool:

@@ -46,6 +46,8 @@ class Seal:
         sealed_s: Seconds since the epoch; the newest seal of a rank wins.
         files: What the writer wrote.
         directories: Every directory, empty ones included.
+        ranks_count: How many ranks make the checkpoint, where the writer knows that its part is
+            complete; None where only the driver can tell.
     """
 
     attempt: str
@@ -53,6 +55,12 @@ class Seal:
     sealed_s: float
     files: tuple[FileEntry, ...]
     directories: tuple[str, ...] = ()
+    ranks_count: int | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether this part surely is the whole checkpoint: nobody else has to say so."""
+        return self.ranks_count == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +170,11 @@ def seal_from_json(data: bytes, where: str) -> Seal:
     body = _decode(data, where)
     try:
         files, directories = _contents(body)
+        ranks_count = body.get("ranks_count")
         return Seal(
-            _name(body["attempt"]), int(body["rank"]), float(body["sealed_s"]), files, directories
-        )
+            _name(body["attempt"]), int(body["rank"]), float(body["sealed_s"]), files, directories,
+            None if ranks_count is None else int(ranks_count),
+        )  # fmt: skip
     except _NOT_OURS as error:
         raise _named(error, where, "seal") from error
 

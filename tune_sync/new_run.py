@@ -5,20 +5,25 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
+import os
 import uuid
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import ray.cloudpickle
 import ray.tune
 
 from tune_sync import storage_options
 from tune_sync.agents.connect import RayConnector, node_id, start_bucket, start_home
 from tune_sync.agents.probe import check_shared
-from tune_sync.config import SyncConfig
+from tune_sync.buckets.environment import environment_options
+from tune_sync.config import LEFT_OUT, SyncConfig
 from tune_sync.destination import Destination
 from tune_sync.errors import ConfigError
 from tune_sync.filesystem import SyncHandler, open_handler
+from tune_sync.mirror import Mirror
+from tune_sync.outbox import join_remote
 from tune_sync.run_filesystem import RunFileSystem
 from tune_sync.spec import Options, Spec
 from tune_sync.syncers.base import Syncer
@@ -35,8 +40,15 @@ def make_filesystem(
             f"{place.scheme}://{place.path}: an earlier experiment cannot be moved aside in a "
             "bucket, which renames nothing; choose another name, or delete it first"
         )
+    if config.own_syncer is not None and on_existing == "move_aside":
+        raise ConfigError(
+            f"{config.upload_dir}/{experiment}: an earlier experiment cannot be moved aside there "
+            "by a syncer; choose another name, or delete both it and the local one first"
+        )
     timeout_s = (
-        config.syncer.sync_timeout if isinstance(config.syncer, Syncer) else config.sync_timeout
+        config.syncer.sync_timeout
+        if isinstance(config.syncer, Syncer) and config.own_syncer is None
+        else config.sync_timeout
     )
     options = Options(
         tuple(config.include), tuple(config.exclude), timeout_s, config.strict,
@@ -52,6 +64,40 @@ def make_filesystem(
     return RunFileSystem(handler)
 
 
+@dataclass(frozen=True)
+class OwnSync:
+    """A syncer of the user's own, and where to: what is needed to mirror a run.
+
+    Attributes:
+        syncer: The user's.
+        upload_dir: `SyncConfig.upload_dir`.
+        period_s: Seconds between two syncs of what trials write beside checkpoints.
+    """
+
+    syncer: Syncer
+    upload_dir: str
+    period_s: float
+
+    @classmethod
+    def of(cls, config: SyncConfig) -> OwnSync | None:
+        """What the settings say; None without a syncer of the user's own."""
+        if config.own_syncer is None:
+            return None
+        return cls(config.own_syncer, os.fspath(config.upload_dir or ""), config.sync_period)
+
+    def begin(self, handler: SyncHandler) -> None:
+        """Mirror a run that has started. Raises what `Mirror.begin` raises."""
+        run, spec = handler.start(), handler.spec
+        remote = join_remote(self.upload_dir, spec.experiment)
+        mirror = Mirror(
+            Path(handler.experiment_root), remote, self.syncer, self.period_s,
+            spec.options.timeout_s, run.lease.check,
+        )  # fmt: skip
+        mirror.begin(run.home.published_keys())
+        run.watch(mirror)
+        logger.info("results are sent on to %s", remote)
+
+
 def begin_home(handler: SyncHandler) -> None:
     """Make this node the home of a run: start the agent and tell the filesystem.
 
@@ -62,10 +108,12 @@ def begin_home(handler: SyncHandler) -> None:
     """
     spec = handler.spec
     if spec.scheme:
-        address = start_bucket(storage_options.kept(spec.key))
+        address = start_bucket(storage_options.kept(spec.key) or environment_options())
     else:
         if spec.options.shared:
             check_shared(handler.experiment_root)
+            # By now what another driver did before is seen here: one of the two stops.
+            handler.start().lease.check()
         address = start_home(node_id())
     handler.spec = replace(spec, address=address)
 
@@ -95,10 +143,29 @@ def own_sync_config(config: Any) -> SyncConfig:
     if config is None:
         return SyncConfig().accepted()
     if isinstance(config, SyncConfig):
+        _check_pickles(config)
         return copy.copy(config).accepted()
     if isinstance(config, ray.tune.SyncConfig):
         return SyncConfig.from_ray(config).accepted()
     raise ConfigError(f"sync_config={config!r}: a tune_sync.SyncConfig is needed, or one of Ray's")
+
+
+def _check_pickles(config: SyncConfig) -> None:
+    """A restore has the syncer from the pickle that Ray keeps of the run's settings."""
+    if config.syncer == LEFT_OUT:
+        raise ConfigError(
+            "this SyncConfig was pickled, which leaves its syncer out: build it where it is used"
+        )
+    syncer = config.own_syncer
+    if syncer is None:
+        return
+    try:
+        ray.cloudpickle.loads(ray.cloudpickle.dumps(syncer))
+    except Exception as error:  # whatever the user's objects raise
+        raise ConfigError(
+            f"SyncConfig(syncer={type(syncer).__name__}(...)) cannot be pickled ({error}), but a "
+            "restore needs it: have its functions open clients and files when they are called"
+        ) from error
 
 
 def warn_of_conflicts(path: str, conflicts: tuple[tuple[str, int, int], ...]) -> None:

@@ -15,21 +15,30 @@ import ray.train
 import ray.tune
 
 from tune_sync import layout, ray_records
+from tune_sync.buckets.url import path_of_url
 from tune_sync.checkpoint import Checkpoint
 from tune_sync.destination import Destination, parse_destination, resolve_destination
 from tune_sync.dropped_saves import DroppedSaves
-from tune_sync.errors import AskedTwiceError, ConfigError, NotStoredError, TuneSyncError
+from tune_sync.errors import (
+    AskedTwiceError,
+    ConfigError,
+    LeaseLostError,
+    NotStoredError,
+    TuneSyncError,
+)
 from tune_sync.filesystem import SyncHandler
 from tune_sync.metrics import plain_metrics
 from tune_sync.new_run import (
+    OwnSync,
     begin_home,
     claim_name,
     make_filesystem,
     own_sync_config,
     warn_of_conflicts,
 )
-from tune_sync.restored import take_over
-from tune_sync.saved_state import check_restored, saved_trials
+from tune_sync.restored import adopt_published
+from tune_sync.saved_state import check_restored
+from tune_sync.storage_options import kept
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -72,7 +81,7 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
                 "tune_sync.RunConfig brings its own storage_filesystem; leave that field out, or "
                 "use ray.tune.RunConfig to do without tune_sync"
             )
-        place = resolve_destination(self.sync_config.upload_dir, self.storage_path)
+        place = resolve_destination(self.sync_config.direct_dir, self.storage_path)
         object.__setattr__(self, "storage_path", place.path)
         super().__post_init__()
         self._set_place(place)
@@ -91,6 +100,15 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
             self._handler().bind(value)
         elif name == "storage_filesystem" and value is None:
             self._set_place(parse_destination(self.storage_path))
+            if self._place().scheme:  # Ray took the name out of a URL
+                object.__setattr__(self, "name", path_of_url(self.name or ""))
+            self._attach("resume")
+        elif name == "storage_filesystem" and isinstance(
+            getattr(value, "handler", None), SyncHandler
+        ):  # from `restore_kwargs`
+            spec = value.handler.spec
+            self.sync_config.storage_options = kept(spec.key)
+            self._set_place(Destination(spec.root, spec.scheme))
             self._attach("resume")
         elif name == "storage_filesystem":
             logger.warning("restoring through %s: results are not synced by tune_sync", value)
@@ -107,6 +125,9 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        for callback in self.callbacks or ():
+            if isinstance(callback, SyncCallback) and callback.own_sync is not None:
+                self.sync_config.syncer = callback.own_sync.syncer  # left out of its own pickle
         self._handler().is_driver = True
         self._handler().on_existing = "move_aside" if self.overwrite else "error"
 
@@ -126,7 +147,8 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
         filesystem = make_filesystem(self.sync_config, self._place(), self.name or "", on_existing)
         others = [c for c in self.callbacks or () if not isinstance(c, SyncCallback)]
         object.__setattr__(self, "storage_filesystem", filesystem)
-        object.__setattr__(self, "callbacks", [*others, SyncCallback(filesystem)])
+        callback = SyncCallback(filesystem, OwnSync.of(self.sync_config))
+        object.__setattr__(self, "callbacks", [*others, callback])
 
 
 class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
@@ -134,10 +156,12 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
 
     Args:
         filesystem: The run's filesystem.
+        own_sync: The user's own way to send results on; None without one.
     """
 
-    def __init__(self, filesystem: pafs.PyFileSystem) -> None:
+    def __init__(self, filesystem: pafs.PyFileSystem, own_sync: OwnSync | None = None) -> None:
         self._filesystem = filesystem
+        self.own_sync = own_sync
         self._on_existing = filesystem.handler.on_existing
         self._to_restore: frozenset[str] = frozenset()
         self._saves = DroppedSaves()
@@ -159,13 +183,12 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
     def setup(self, *args: Any, **info: Any) -> None:
         """Start the home agent, so that trials on other nodes find the way."""
         handler = self._handler
-        if handler.on_existing == "resume":
-            self._to_restore = saved_trials(
-                handler.connector.home(handler.spec), handler.spec.where
-            )
         run = handler.start()
+        self._to_restore = run.saved_trials
         try:
             begin_home(handler)
+            if self.own_sync is not None:
+                self.own_sync.begin(handler)
         except BaseException:
             run.give_back()
             raise
@@ -182,7 +205,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         if self._to_restore:
             check_restored(run.where, self._to_restore, (trial.trial_id for trial in trials))
             self._to_restore = frozenset()
-            take_over(run, trials, self._filesystem)
+            adopt_published(run, trials, self._filesystem)
         self._keep_dropped_saves(trials)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -234,14 +257,19 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
 
         Raises:
             NotStoredError: Something accepted is not stored; Ray's fit() raises it.
+            LeaseLostError: Another run took over; the directory is not ours to complete.
         """
         run = self._handler.run
         if run is None or run.closed:
             return
         try:
+            run.check_lease()
             self._keep_dropped_saves(trials)
+            self._handler.files.flush(self._handler.spec.options.timeout_s)
             run.flush(self._handler.spec.options.timeout_s)
             self._check_files()
+        except LeaseLostError:
+            raise
         except Exception as error:
             raise NotStoredError(
                 f"the run ended, but not all is stored in {run.where}: {error}; what is stored: "
@@ -251,7 +279,14 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             run.close()
 
     def _check_files(self) -> None:
-        unstored = self._handler.files.unstored
+        handler = self._handler
+        unstored: dict[str, Any] = dict(handler.files.unstored)
+        for key, (told_s, reason) in handler.connector.unstored(handler.spec).items():
+            found = handler.start().home.info(key)
+            if (
+                found is None or found.is_dir or found.modified_s < told_s
+            ):  # else it was sent again since
+                unstored[key] = reason
         if unstored:
             raise NotStoredError("; ".join(f"{key}: {e}" for key, e in unstored.items()))
 

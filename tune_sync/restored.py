@@ -23,7 +23,7 @@ from tune_sync.run import Run
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 
-def take_over(run: Run, trials: Collection[Any], filesystem: pafs.PyFileSystem) -> None:
+def adopt_published(run: Run, trials: Collection[Any], filesystem: pafs.PyFileSystem) -> None:
     """Register with Ray what it does not know of, and delete what it had deleted.
 
     Args:
@@ -48,14 +48,15 @@ class Restored:
         self._run = run
         self._filesystem = filesystem
         self._damaged: set[str] = set()
-        self.numbers: Mapping[str, set[int]] = defaultdict(set, recorded_numbers(run.home.store))
+        self._there = run.home.snapshot()
+        self.numbers: Mapping[str, set[int]] = defaultdict(set, recorded_numbers(self._there))
 
     def point_here(self, trials: Collection[Any]) -> None:
         """Correct paths of clones: after a move Ray corrects those of a trial's own checkpoints."""
         for result in (r for trial in trials for r in ray_records.results(trial)):
             inside = "/".join(result.checkpoint.path.split("/")[-2:])
             here = f"{self._run.root}/{inside}"
-            if not self._key_of(result) and self._run.home.info(inside) is not None:
+            if not self._key_of(result) and self._there.info(inside) is not None:
                 result.checkpoint = Checkpoint(here, self._filesystem)
 
     def find_directories(self, trials: Collection[Any]) -> None:
@@ -122,7 +123,7 @@ class Restored:
     def _visible(self, directory: str) -> set[int]:
         """Numbers of all checkpoints that are there: none of them is written over."""
         found = set()
-        for entry in self._run.home.list(directory, False):
+        for entry in self._there.list(directory):
             number = layout.checkpoint_number(entry.key)
             if number is not None:
                 found.add(number)
@@ -133,8 +134,7 @@ class Restored:
 
     def _manifest(self, key: str) -> Manifest | None:
         try:
-            found: Manifest | None = self._run.home.committer.manifest(key)
-            return found
+            return self._there.manifest(key)
         except DamagedError as error:
             if key not in self._damaged:
                 self._damaged.add(key)
@@ -150,7 +150,7 @@ class Restored:
         manifest = self._manifest(key)
         if manifest is None:
             return None
-        if not is_whole(self._run.home.store, manifest):
+        if not is_whole(self._there, manifest):
             logger.warning("%s is not whole any more: files are missing", key)
             return None
         checkpoint = Checkpoint(f"{self._run.root}/{key}", self._filesystem)
@@ -170,10 +170,10 @@ class Restored:
 
     def _is_there(self, key: str) -> bool:
         """Whether a checkpoint is there, and whole as far as its manifest tells."""
-        if self._run.home.info(key) is None:
+        if self._there.info(key) is None:
             return False
         manifest = self._manifest(key)
-        return manifest is None or is_whole(self._run.home.store, manifest)
+        return manifest is None or is_whole(self._there, manifest)
 
     def _current_key(self, trial: Any) -> str:
         current = ray_records.current(trial)

@@ -24,7 +24,9 @@ from tune_sync.errors import (
 )
 from tune_sync.lease import Holder
 from tune_sync.publisher import Publisher
+from tune_sync.saved_state import saved_trials
 from tune_sync.sites import LocalSite, Site
+from tune_sync.watched import WatchedCommitter, Watcher
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -46,6 +48,7 @@ class Run:
         refused: Checkpoints that were reported and not published, and why.
         begun: Whether training has started.
         closed: Whether the directory was given back.
+        saved_trials: Ids of the trials that the saved state names, if the run resumes one.
     """
 
     def __init__(self, site: Site, checkpoint_depth: int, timeout_s: float) -> None:
@@ -55,7 +58,8 @@ class Run:
         self.lease = site.lease(self.owner)
         self.home = site.home(self.owner, checkpoint_depth)
         self.lease.acquire(may_take=_not_begun_here)
-        self.publisher = Publisher(self.home.committer)
+        self._watched = WatchedCommitter(self.home.committer)
+        self.publisher = Publisher(self._watched)
         self._latest: dict[str, tuple[str, frozenset[str]]] = {}
         self._timeout_s = timeout_s
         self.refused: dict[str, Exception] = {}
@@ -63,6 +67,7 @@ class Run:
         self._taken: set[str] = set()
         self.begun = False
         self.closed = False
+        self.saved_trials: frozenset[str] = frozenset()
 
     @classmethod
     def open(
@@ -78,6 +83,7 @@ class Run:
 
         Raises:
             ExperimentExistsError: There is one, and `on_existing` is "error".
+            DamagedError: There is one to resume, and its state cannot be read; nothing is changed.
             LeaseHeldError: Another live run has it.
             StoreError, OSError: The directory cannot be written.
         """
@@ -88,6 +94,8 @@ class Run:
         site.prepare()
         run = cls(site, checkpoint_depth, timeout_s)
         try:
+            if on_existing == "resume":  # read before anything is swept
+                run.saved_trials = saved_trials(run.home, site.where)
             if on_existing == "error" and site.holds_experiment():  # it came up since we looked
                 _make_way(site, on_existing)
             _log_recovery(site.where, run.home.committer.recover())
@@ -137,6 +145,16 @@ class Run:
         conflicts: tuple[tuple[str, int, int], ...] = placed.conflicts
         return conflicts
 
+    def watch(self, watcher: Watcher) -> None:
+        """Tell a second place of results of all that happens from now on."""
+        self._watched.watcher = watcher
+
+    def state_written(self) -> None:
+        """Tell that a state file was written; see `Publisher.state_written`."""
+        self.publisher.state_written()
+        if self._watched.watcher is not None:
+            self._watched.watcher.state_written()
+
     def note_latest(self, checkpoint: str, attempts: Collection[str] = ()) -> None:
         """Note a published checkpoint: its trial's latest, unless a later one is known."""
         trial = layout.parent(checkpoint)
@@ -183,6 +201,8 @@ class Run:
             SyncTimeoutError: It took longer than `timeout_s`.
         """
         self.publisher.flush(timeout_s)
+        if self._watched.watcher is not None:
+            self._watched.watcher.flush()
         if self.refused:
             raise NotStoredError("; ".join(f"{c}: {e}" for c, e in self.refused.items()))
 
@@ -193,7 +213,7 @@ class Run:
         try:
             if self._end():
                 self.lease.check()  # staging of a run that took over is not ours to sweep
-                self.home.committer.recover()
+                _log_forgotten(self.where, self.home.committer.sweep())
         except LeaseLostError as error:
             logger.warning("%s", error)
         finally:
@@ -225,6 +245,8 @@ class Run:
         self.closed = True
         with _RUNS_LOCK:
             _RUNS.pop(self.owner, None)
+        if self._watched.watcher is not None:
+            self._watched.watcher.close()
         return self.publisher.close(self._timeout_s)
 
 
@@ -292,3 +314,13 @@ def _log_recovery(root: str, recovery: Recovery) -> None:
         logger.warning("%s: finished publishing %s", root, ", ".join(recovery.completed))
     if recovery.dropped:
         logger.warning("%s: dropped incomplete %s", root, ", ".join(recovery.dropped))
+    _log_forgotten(root, recovery)
+
+
+def _log_forgotten(root: str, recovery: Recovery) -> None:
+    if recovery.forgotten:
+        logger.warning(
+            "%s: %s had been published, and what it held was removed, not by tune_sync; it does "
+            "not count any more, and its name is free",
+            root, ", ".join(recovery.forgotten),
+        )  # fmt: skip

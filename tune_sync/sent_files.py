@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from tune_sync import layout
-from tune_sync.errors import LeaseLostError
+from tune_sync.errors import LeaseLostError, SyncTimeoutError
 from tune_sync.home import digest_of
 from tune_sync.layout import Kind
+from tune_sync.paced import Paced
 from tune_sync.run import Run
 from tune_sync.streams import FileStream
 
@@ -21,40 +23,65 @@ STATE_NAME = "experiment_state"
 class SentFiles:
     """Used by one filesystem. Methods may be called from any thread.
 
+    Args:
+        tell: Called with the key of a file that is not stored, and why.
+
     Attributes:
         unstored: Key of a file whose last version is not stored -> why.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str, Exception], None] = lambda key, error: None) -> None:
+        self._tell = tell
         self.unstored: dict[str, Exception] = {}
         self._digests: dict[str, str] = {}
+        self._paced: Paced | None = None
 
     def commit(
         self, stream: FileStream, key: str, kind: Kind, run: Run | None, timeout_s: float
     ) -> None:
         """Put a finished file in its place; skips one that this process has sent before.
 
-        It runs in `close`, whose errors pyarrow drops: so they are told and kept here.
+        Where one file must not be put too often, the driver's wait for their turn, and of several
+        versions of one that wait only the newest is put.
         """
-        try:
-            self._commit(stream, key, kind is Kind.STATE, run, timeout_s)
-        except LeaseLostError:
-            raise  # told by whoever checks the lease
-        except Exception as error:
-            logger.error("%s is not stored: %s", key, error)
-            self.unstored[key] = error
-            raise
-        self.unstored.pop(key, None)
+        durable = kind is Kind.STATE
+        if run is not None and durable:  # what it names was placed before
+            run.publisher.drain(timeout_s)
+        if run is None or not run.home.rewrite_s:
+            self._commit(stream, key, durable, run)
+            return
+        self._paced = self._paced or Paced(run.home.rewrite_s)
+        self._paced.do(key, lambda: self._commit_in_turn(stream, key, durable, run), stream.drop)
+
+    def flush(self, timeout_s: float) -> None:
+        """Return when all that waits for its turn is in its place.
+
+        Raises:
+            SyncTimeoutError: It took longer than `timeout_s`.
+        """
+        if self._paced is not None and not self._paced.flush(timeout_s):
+            raise SyncTimeoutError(f"state is still being written after {timeout_s:.0f} s")
+
+    def failed(self, key: str, error: Exception) -> None:
+        """A file is not stored. pyarrow drops what `close` raises, and Ray only logs the rest."""
+        if isinstance(error, LeaseLostError):
+            return  # told by whoever checks the lease
+        logger.error("%s is not stored: %s", key, error)
+        self.unstored[key] = error
+        self._digests.pop(key, None)
+        self._tell(key, error)
 
     def forget(self, key: str) -> None:
         """`key` was removed, with all that is below."""
         self._digests = {k: d for k, d in self._digests.items() if layout.below(key, k) is None}
 
-    def _commit(
-        self, stream: FileStream, key: str, durable: bool, run: Run | None, timeout_s: float
-    ) -> None:
-        if run is not None and durable:
-            run.publisher.drain(timeout_s)
+    def _commit_in_turn(self, stream: FileStream, key: str, durable: bool, run: Run) -> None:
+        try:
+            self._commit(stream, key, durable, run)
+        except Exception as error:
+            self.failed(key, error)
+
+    def _commit(self, stream: FileStream, key: str, durable: bool, run: Run | None) -> None:
         before = self._digests.get(key)
         if run is not None and before is None and key.startswith(STATE_NAME):
             before = _digest_at(run, key)
@@ -62,8 +89,9 @@ class SentFiles:
         # After a restore Ray copies the states of earlier runs too, in every snapshot. They are not
         # news: only what differs from the version before may count for deletes.
         if run is not None and key.startswith(STATE_NAME) and stream.digest != before:
-            run.publisher.state_written()
+            run.state_written()
         self._digests[key] = stream.digest
+        self.unstored.pop(key, None)
 
 
 def _digest_at(run: Run, key: str) -> str | None:

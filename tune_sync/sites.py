@@ -15,6 +15,7 @@ from tune_sync.errors import ConfigError, DamagedError, LeaseHeldError
 from tune_sync.home import Home, LocalHome
 from tune_sync.lease import Holder, Lease, is_live
 from tune_sync.manifest import FORMAT_VERSION
+from tune_sync.recorded import Snapshot
 from tune_sync.store import LocalStore
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -46,6 +47,9 @@ class DriverHome(Home, Protocol):
 
     def published_keys(self) -> Iterable[str]:
         """Keys of all checkpoints that have a manifest."""
+
+    def snapshot(self) -> Snapshot:
+        """What a restore looks at, by few requests."""
 
 
 class Site(Protocol):

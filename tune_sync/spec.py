@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
+from tune_sync.buckets.url import BucketUrl
 from tune_sync.home import Home
 
 
@@ -55,7 +56,7 @@ class Spec:
     def where(self) -> str:
         """The experiment directory, as users name it: a path or a URL."""
         path = f"{self.root}/{self.experiment}"
-        return f"{self.scheme}://{path}" if self.scheme else path
+        return str(BucketUrl(self.scheme, path)) if self.scheme else path
 
     def to_plain(self) -> dict[str, Any]:
         """Strings, numbers and lists only: what other versions can read."""
@@ -83,11 +84,23 @@ class Connector(Protocol):
     def storage_options(self, spec: Spec) -> dict[str, Any]:
         """What `SyncConfig.storage_options` says, for a home that is a bucket."""
 
+    def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
+        """Let the driver know, at the end of the run, that a file is not stored. Best effort."""
+
+    def unstored(self, spec: Spec) -> dict[str, tuple[float, str]]:
+        """What trials told: the file's key -> when (seconds since the epoch) and why."""
+
     def rank(self) -> int:
         """World rank of this process; 0 outside multi-process training."""
 
+    def ranks_count(self) -> int:
+        """How many processes report to one trial; 1 outside multi-process training."""
+
     def where(self) -> str:
         """Names this node for messages."""
+
+    def check_here(self, spec: Spec) -> None:
+        """Where a trial is starting, raise NotSharedError if a shared home is not seen there."""
 
     def is_worker(self) -> bool:
         """Whether this process is a Ray worker, not a driver."""

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pyarrow.fs as pafs
 
 from tune_sync.chunks import Chunks
+from tune_sync.digests import Checker
 from tune_sync.home import Home
+from tune_sync.manifest import FileEntry
 from tune_sync.store import Info
 
 
@@ -35,12 +37,17 @@ class FileStream:
         home: Where it goes.
         key: Its place.
         on_close: Called once, to commit it.
+        on_error: Called with what went wrong, before it is raised.
     """
 
-    def __init__(self, home: Home, key: str, on_close: Callable[[FileStream], None]) -> None:
+    def __init__(
+        self, home: Home, key: str, on_close: Callable[[FileStream], None],
+        on_error: Callable[[Exception], None] = lambda error: None,
+    ) -> None:  # fmt: skip
         self._home = home
         self._key = key
         self._on_close = on_close
+        self._on_error = on_error
         self._chunks = Chunks(self._send)
         self._incoming = ""
         self.closed = False
@@ -52,16 +59,25 @@ class FileStream:
 
     def write(self, data: bytes | memoryview) -> int:
         """Take bytes."""
-        return self._chunks.write(data)
+        try:
+            return self._chunks.write(data)
+        except Exception as error:
+            self._on_error(error)
+            raise
 
     def flush(self) -> None:
         """Nothing: the file appears on close."""
 
     def close(self) -> None:
         """Commit the file. May be called twice."""
-        if not self.closed:
-            self.closed = True
+        if self.closed:
+            return
+        self.closed = True
+        try:
             self._on_close(self)
+        except Exception as error:
+            self._on_error(error)
+            raise
 
     def commit(self, durable: bool, unless: str | None) -> None:
         """Put the file in its place, unless its digest is `unless` and nothing was sent yet."""
@@ -73,6 +89,11 @@ class FileStream:
         self._home.flush(self._incoming)
         self._home.commit_file(self._incoming, self._key, durable)
 
+    def drop(self) -> None:
+        """Give up a finished file that was not committed: a newer one takes its place."""
+        if self._incoming:
+            self._home.drop_file(self._incoming)
+
     def _send(self, offset_bytes: int, data: memoryview) -> None:
         if not self._incoming:
             self._incoming = self._home.begin_file()
@@ -80,11 +101,14 @@ class FileStream:
 
 
 class ReadStream:
-    """Reads one file of a home that is elsewhere."""
+    """Reads one file of a home that is elsewhere; what is read in a row is checked."""
 
-    def __init__(self, home: Home, key: str, size_bytes: int) -> None:
+    def __init__(
+        self, home: Home, key: str, size_bytes: int, checker: Checker | None = None
+    ) -> None:
         self._home = home
         self._key = key
+        self._checker = checker or Checker(None, key, size_bytes)
         self._size_bytes = size_bytes
         self._position = 0
         self.closed = False
@@ -96,6 +120,7 @@ class ReadStream:
         if wanted <= 0:
             return b""
         data = self._home.read(self._key, self._position, wanted)
+        self._checker.saw(self._position, data)
         self._position += len(data)
         return data
 
@@ -129,9 +154,20 @@ def as_file_info(path: str, info: Info) -> pafs.FileInfo:
     return pafs.FileInfo(path, pafs.FileType.File, size=info.size_bytes, mtime=info.modified_s)
 
 
-def open_reader(home: Home, key: str, path: str) -> ReadStream:
-    """Open a file of a home. Raises FileNotFoundError, naming `path`, if it is no file."""
+def open_reader(home: Home, key: str, path: str, entry: FileEntry | None) -> ReadStream:
+    """Open a file of a home.
+
+    Args:
+        home: Where it is.
+        key: Its name there.
+        path: Its name in errors.
+        entry: What its manifest says of it, or None.
+
+    Raises:
+        FileNotFoundError: It is no file.
+        DamagedError: It has another length than its manifest says.
+    """
     found = home.info(key)
     if found is None or found.is_dir:
         raise FileNotFoundError(path)
-    return ReadStream(home, key, found.size_bytes)
+    return ReadStream(home, key, found.size_bytes, Checker(entry, path, found.size_bytes))

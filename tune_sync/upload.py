@@ -39,6 +39,7 @@ class Upload:
         self._checkpoint = checkpoint
         self._rank = rank
         self._clock = clock
+        self._begun_by = threading.current_thread()
         self._entries: dict[str, FileEntry] = {}
         self._directories: set[str] = set()
         self._pieces: list[Piece] = []
@@ -47,6 +48,7 @@ class Upload:
         self._failure: Exception | None = None
         self._untold: Exception | None = None
         self._changed = True
+        self._ranks_count: int | None = None
         self._contents = threading.Condition()
         self._sending_count = 0
         self._seal_turn = threading.Lock()  # who comes second returns after the first has sealed
@@ -62,7 +64,7 @@ class Upload:
             while inner:
                 self._directories.add(inner)
                 inner = inner.rpartition("/")[0]
-            self._changed = True
+            self._note_change()
 
     def open(self, inner: str) -> UploadStream:
         """A stream that writes the file `inner`."""
@@ -104,7 +106,7 @@ class Upload:
             self._pieces.append(Piece(self.key(inner), len(self._batch), len(data)))
             self._batch += data
             self._entries[inner] = FileEntry(inner, len(data), digest)
-            self._changed = True
+            self._note_change()
             full = len(self._batch) >= BATCH_BYTES
         if full:
             self.send_batch()
@@ -131,12 +133,19 @@ class Upload:
         """Note a complete file."""
         with self._contents:
             self._entries[entry.path] = entry
-            self._changed = True
+            self._note_change()
 
     def closed(self) -> None:
         """Note that one stream was closed."""
         with self._contents:
             self._open_count -= 1
+
+    def copied(self, ranks_count: int) -> None:
+        """Nothing more comes, so that the seal is that of a complete part."""
+        with self._contents:
+            if not self._open_count and self._ranks_count != ranks_count:
+                self._ranks_count = ranks_count
+                self._changed = True
 
     def tell_later(self, error: Exception) -> None:
         """Keep an error that whoever gets it now drops; `seal` raises it."""
@@ -147,6 +156,12 @@ class Upload:
         """Sealed with nothing new since, or failed."""
         with self._contents:
             return self._failure is not None or not (self._changed or self._open_count)
+
+    @property
+    def is_of_another_thread(self) -> bool:
+        """Whether another thread, which still runs, has not come to its end with it."""
+        mine = self._begun_by is threading.current_thread()
+        return not mine and self._begun_by.is_alive() and not self.is_over
 
     def seal(self) -> bool:
         """Make what was written so far durable at home, if anything changed.
@@ -170,11 +185,13 @@ class Upload:
                 pieces, batch = self._take_batch()
                 files = tuple(sorted(self._entries.values(), key=lambda e: e.path))
                 directories = tuple(sorted(self._directories))
+                ranks_count = self._ranks_count
                 self._changed = False
             self._send_taken(pieces, batch)
             self._wait_sent()
             self.flush()
-            seal = Seal(self.attempt, self._rank, self._clock(), files, directories)
+            now_s = self._clock()
+            seal = Seal(self.attempt, self._rank, now_s, files, directories, ranks_count)
             self._guarded(lambda: self._home.seal(self._checkpoint, seal))
             return True
 
@@ -184,6 +201,11 @@ class Upload:
             self._home.discard_attempt(self._checkpoint, self.attempt)
         except (TuneSyncError, OSError):
             return
+
+    def _note_change(self) -> None:
+        """What is sealed by now is not all. Call it with `_contents`."""
+        self._changed = True
+        self._ranks_count = None
 
     def _take_batch(self) -> tuple[list[Piece], bytearray]:
         """The batch, to be sent with `_send_taken`. Call it with `_contents`."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tune_sync import RunConfig
+from tune_sync import CallbackSyncer, CommandSyncer, RunConfig
 from tune_sync.run import Run
 from tune_sync.syncers.base import BackgroundSyncer, Syncer
 from tune_sync.syncers.object_store import ObjectStoreSyncer
@@ -42,6 +42,29 @@ class TestCopyingSyncer(SyncerContract):
 
     def remote_dir(self, tmp_path: Path) -> str:
         return str(tmp_path / "remote")
+
+
+def copy_into(source: str, target: str) -> None:
+    shutil.copytree(source, target, dirs_exist_ok=True)
+
+
+class TestCallbackSyncer(SyncerContract):
+    def make_syncer(self, tmp_path: Path) -> Syncer:
+        return CallbackSyncer(upload=copy_into, download=copy_into, delete=shutil.rmtree)
+
+    def remote_dir(self, tmp_path: Path) -> str:
+        return str(tmp_path / "remote")
+
+
+COPY_INTO = """sh -c 'mkdir -p "$2" && cp -R "$1/." "$2"' sh {source} {target}"""
+
+
+class TestCommandSyncer(SyncerContract):
+    def make_syncer(self, tmp_path: Path) -> Syncer:
+        return CommandSyncer(upload=COPY_INTO, download=COPY_INTO, delete="rm -r {target}")
+
+    def remote_dir(self, tmp_path: Path) -> str:
+        return str(tmp_path / "re mote; touch $HOME/injected '")
 
 
 class TestObjectStoreSyncer(SyncerContract):

@@ -19,6 +19,7 @@ class Ledger:
         replacing: Checkpoints for which a later `place` has begun since `recorded`.
         retiring: Checkpoints for which `retire` has begun.
         retired: Checkpoints for which `retire` has returned.
+        acknowledged: Checkpoints that a trial was told of as taken.
         states: State contents by number, in the order in which they were begun.
         states_done: How many of them were reported as written.
     """
@@ -29,6 +30,7 @@ class Ledger:
     replacing: set[str] = field(default_factory=set)
     retiring: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
+    acknowledged: set[str] = field(default_factory=set)
     states: list[tuple[str, ...]] = field(default_factory=list)
     states_done: int = 0
 
@@ -48,6 +50,7 @@ class Ledger:
 
     def retire_begins(self, checkpoint: str) -> None:
         self.retiring.add(checkpoint)
+        self.acknowledged.discard(checkpoint)
 
     def retire_returned(self, checkpoint: str) -> None:
         self.retired.add(checkpoint)

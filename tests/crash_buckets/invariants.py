@@ -10,6 +10,8 @@ Right after a crash (`check_at_once`), and after recovery (`check_recovered`):
 After recovery also:
 
 * RECORDED   What `record` returned for is there and published, unless it is being retired.
+* ACKNOWLEDGED  What a trial of one process was told of as taken is published, unless it is being
+             retired, with or without an intent.
 * INTENDED   What had an intent when it crashed, and was not being retired, is published.
 * RETIRED    What `retire` returned for does not come back.
 * CLEAN      Nothing is in staging, no object of a checkpoint is without a manifest that lists it,
@@ -52,6 +54,8 @@ def check_recovered(bucket: MemoryBucket, ledger: Ledger, intended: Collection[s
     for checkpoint in intended:
         if checkpoint not in ledger.retiring:
             _demand("INTENDED", checkpoint in published, checkpoint)
+    for checkpoint in ledger.acknowledged:
+        _demand("ACKNOWLEDGED", checkpoint in published, checkpoint)
     for checkpoint in ledger.retired:
         left = bucket.list(checkpoint) or bucket.info(layout.manifest_key(checkpoint))
         _demand("RETIRED", not left, f"{checkpoint}: {left}")

@@ -97,6 +97,20 @@ class ForgetsIntents(BucketCommitter):
         return False
 
 
+class WaitsForTheDriver(BucketCommitter):
+    """Recovery needs an intent, also for what a single writer has sealed as complete."""
+
+    def _finish_unplaced(self, checkpoint: str, staged: Staged, after: str) -> bool:
+        return False
+
+
+class TakesAnyCompleteSeal(BucketCommitter):
+    """Recovery publishes what was sealed as complete, also under a number that is in the past."""
+
+    def _finish_unplaced(self, checkpoint: str, staged: Staged, after: str) -> bool:
+        return super()._finish_unplaced(checkpoint, staged, "")
+
+
 class KeepsMarksOfDeletes(BucketCommitter):
     """Publishes again under a name whose delete was cut off, and leaves the mark of that."""
 

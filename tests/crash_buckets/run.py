@@ -55,10 +55,13 @@ class Run:
         self.record(checkpoint)
 
     def stage(
-        self, checkpoint: str, contents: Contents, *, rank: int = 0, first_seal: Sequence[str] = ()
-    ) -> str:
+        self, checkpoint: str, contents: Contents, *, rank: int = 0,
+        first_seal: Sequence[str] = (), ranks_count: int | None = None,
+    ) -> str:  # fmt: skip
         """Write an attempt and seal it; before that, seal only `first_seal` of it, if given."""
         attempt = ""
+        if ranks_count == 1:
+            self.ledger.place_begins(checkpoint, with_directories(contents))
 
         def act() -> None:
             nonlocal attempt
@@ -66,7 +69,7 @@ class Run:
             if first_seal:
                 part = {path: contents[path] for path in first_seal}
                 self.seal(checkpoint, attempt, part, rank, etags)
-            self.seal(checkpoint, attempt, contents, rank, etags)
+            self.seal(checkpoint, attempt, contents, rank, etags, ranks_count)
 
         self.do(act)
         return attempt
@@ -82,8 +85,9 @@ class Run:
         return attempt, etags
 
     def seal(
-        self, checkpoint: str, attempt: str, contents: Contents, rank: int, etags: dict[str, str]
-    ) -> None:
+        self, checkpoint: str, attempt: str, contents: Contents, rank: int,
+        etags: dict[str, str], ranks_count: int | None = None,
+    ) -> None:  # fmt: skip
         """Seal an attempt with the digests of what was meant to be written."""
         files = [
             FileEntry(path, len(data), xxhash.xxh3_128_hexdigest(data))
@@ -92,7 +96,8 @@ class Run:
         ]
         whole = with_directories(contents)
         directories = sorted(path for path, data in whole.items() if data is None)
-        seal = Seal(attempt, rank, float(next(self.clock)), tuple(files), tuple(directories))
+        now_s = float(next(self.clock))
+        seal = Seal(attempt, rank, now_s, tuple(files), tuple(directories), ranks_count)
         self.committer.seal(checkpoint, seal, etags if self.etags else None)
 
     def place(self, checkpoint: str, whole: Contents, attempts: Sequence[str] | None) -> None:
@@ -106,6 +111,15 @@ class Run:
         """Publish what was placed."""
         self.do(lambda: self.committer.record(self.placed[checkpoint]))
         self.ledger.record_returned(checkpoint, self.ledger.placed[checkpoint])
+
+    def acknowledge(self, checkpoint: str, contents: Contents) -> None:
+        """A trial of one process reports a checkpoint, and hears from the driver that it may go on.
+
+        From here it must not be lost, though nothing is in the bucket yet that tells of the order.
+        """
+        attempt = self.stage(checkpoint, contents, ranks_count=1)
+        self.place(checkpoint, contents, [attempt])
+        self.ledger.acknowledged.add(checkpoint)
 
     def retire(self, checkpoint: str) -> None:
         """Delete a checkpoint."""

@@ -126,6 +126,40 @@ def two_in_flight(run: Run) -> None:
     run.state(C0, C1)
 
 
+def taken_by_a_driver_that_says_so_later(run: Run) -> None:
+    run.acknowledge(C0, ONE)
+    run.acknowledge(C1, TWO)
+    run.record(C0)
+    run.record(C1)
+
+
+def a_later_try_is_taken(run: Run) -> None:
+    run.stage(C0, ONE, ranks_count=1)
+    run.acknowledge(C0, ONE | OTHER)
+    run.record(C0)
+
+
+def sealed_again_after_the_delete(run: Run) -> None:
+    """A writer that nobody knows of any more comes late with what was deleted meanwhile."""
+    run.acknowledge(C0, ONE)
+    run.record(C0)
+    run.acknowledge(C1, TWO)
+    run.record(C1)
+    run.retire(C0)
+
+    def come_late() -> None:
+        attempt, etags = run.write(C0, ONE)
+        run.seal(C0, attempt, ONE, 0, etags, 1)
+
+    run.do(come_late)
+
+
+def complete_and_retired(run: Run) -> None:
+    for contents in (ONE, {"only a directory": None}):
+        run.acknowledge(C0, contents)
+        run.retire(C0)
+
+
 SCENARIOS: dict[str, Callable[[Run], None]] = {
     story.__name__: story
     for story in (
@@ -134,6 +168,7 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
         given_up_and_tried_again, placed_again_before_it_is_recorded, record_twice,
         retire_after_state, use_a_name_again, retire_what_is_not_recorded,
         use_a_name_whose_delete_was_cut_off, empty_checkpoint,
-        deleted_by_hand, two_in_flight,
+        deleted_by_hand, two_in_flight, taken_by_a_driver_that_says_so_later, a_later_try_is_taken,
+        sealed_again_after_the_delete, complete_and_retired,
     )
 }  # fmt: skip

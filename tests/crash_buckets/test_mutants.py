@@ -25,6 +25,8 @@ ORDERS = [
     (mutants.BelievesTheLowestRank, "ranks_disagree", "MANIFEST"),
     (mutants.DropsAllStaged, "record_twice", "INTENDED"),
     (mutants.ForgetsIntents, "publish_one", "INTENDED"),
+    (mutants.WaitsForTheDriver, "taken_by_a_driver_that_says_so_later", "ACKNOWLEDGED"),
+    (mutants.TakesAnyCompleteSeal, "sealed_again_after_the_delete", "RETIRED"),
     (mutants.KeepsMarksOfDeletes, "use_a_name_whose_delete_was_cut_off", "INTENDED"),
     (mutants.GivesUpWithoutTrace, "given_up_and_tried_again", "CLEAN"),
 ]

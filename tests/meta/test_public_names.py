@@ -9,7 +9,9 @@ import tune_sync
 
 # What users may import from `tune_sync`. A change here is a change of the public API.
 PUBLIC_NAMES = [
+    "CallbackSyncer",
     "Checkpoint",
+    "CommandSyncer",
     "ObjectStoreSyncer",
     "RunConfig",
     "SyncConfig",
@@ -17,7 +19,9 @@ PUBLIC_NAMES = [
     "cleanup",
     "errors",
     "fetch",
+    "fetch_experiment",
     "inner_run_config",
+    "restore_kwargs",
     "run_config_kwargs",
 ]
 

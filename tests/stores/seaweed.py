@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,11 +53,37 @@ def weed_argv(directory: Path, address: str, ports: Sequence[int]) -> list[str]:
     ]  # fmt: skip
 
 
+def config_file(directory: Path, users: Mapping[str, Sequence[str]]) -> Path:
+    """Who there is: each name is the key, too, and `NAME-secret` the secret."""
+    names = {KEY: (SECRET, ["Admin", "Read", "Write", "List", "Tagging"])}
+    names |= {name: (f"{name}-secret", list(actions)) for name, actions in users.items()}
+    identities = [
+        {"name": name, "actions": actions,
+         "credentials": [{"accessKey": name, "secretKey": secret}]}
+        for name, (secret, actions) in names.items()
+    ]  # fmt: skip
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / "users.json"
+    file.write_text(json.dumps({"identities": identities}))
+    return file
+
+
 @contextmanager
-def seaweed(directory: Path, address: str = "127.0.0.1") -> Iterator[S3Server]:
-    """Run a server as long as the block."""
+def seaweed(
+    directory: Path, address: str = "127.0.0.1", users: Mapping[str, Sequence[str]] | None = None
+) -> Iterator[S3Server]:
+    """Run a server as long as the block.
+
+    Args:
+        directory: Where it keeps what it stores.
+        address: Where it answers.
+        users: More users, and what each may do. Then no bucket is made by itself, as it is
+            without, when an object is put.
+    """
     port, *others = free_ports(6)
     argv = weed_argv(directory, address, [port, *others])
+    if users is not None:
+        argv += [f"-s3.config={config_file(directory, users)}", "-s3.autoCreateBucket=false"]
     env = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "HOME": str(directory)}
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "log"
@@ -79,7 +106,7 @@ def wait_ready(address: str, port: int, log: Path) -> None:
             if not trial.connect_ex((address, port)):
                 return
         time.sleep(0.1)
-    raise TimeoutError(f"SeaweedFS does not answer: {log.read_text()[-2000:]}")
+    raise TimeoutError(f"{address}:{port} does not answer: {log.read_text()[-2000:]}")
 
 
 def free_ports(count: int) -> list[int]:

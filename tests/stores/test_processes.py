@@ -18,17 +18,27 @@ from tune_sync.errors import StoreDeniedError
 REPOSITORY = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("engine", ["", "pyarrow", "fsspec"])
-def test_forked_children_and_their_parent_go_on(server: S3Server, engine: str) -> None:
+def keys_of(server: S3Server, program: str, *arguments: str) -> list[str]:
+    """What a program that is given a URL leaves there."""
     url = f"s3://bucket/{uuid.uuid4().hex}"
-    argv = [sys.executable, "-m", "tests.stores.fork_and_put", url, engine]
+    argv = [sys.executable, "-m", program, url, *arguments]
     env = {**os.environ, **server.env, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
         argv, env=env, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    keys = [o.key for o in open_bucket(parse_bucket_url(url), server.options).list("")]
-    assert len(keys) == 3 + 2 * 4
+    return [o.key for o in open_bucket(parse_bucket_url(url), server.options).list("")]
+
+
+@pytest.mark.parametrize("engine", ["", "pyarrow", "fsspec"])
+def test_forked_children_and_their_parent_go_on(server: S3Server, engine: str) -> None:
+    assert len(keys_of(server, "tests.stores.fork_and_put", engine)) == 3 + 2 * 4
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("engine", ["", "pyarrow", pytest.param("fsspec", marks=pytest.mark.slow)])
+def test_processes_of_a_pool_use_a_bucket_each(server: S3Server, engine: str, method: str) -> None:
+    assert len(keys_of(server, "tests.stores.pool_and_put", engine, method)) == 2 + 4
 
 
 def test_settings_come_from_the_environment(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow.fs as pafs
 import pytest
@@ -16,7 +19,7 @@ from ray import tune
 from tests.hosts.drivers.trainables import train_n, whole_digest
 from tests.local.trainables import stumbles
 from tests.stores.seaweed import S3Server, seaweed
-from tune_sync import RunConfig, SyncConfig, cleanup
+from tune_sync import RunConfig, SyncConfig, cleanup, restore_kwargs
 from tune_sync.errors import (
     ConfigError,
     ExperimentExistsError,
@@ -130,6 +133,64 @@ def test_secrets_reach_the_workers_and_nothing_that_is_stored(
         assert secret not in data
         assert secret.hex().encode() not in data
     assert "testsecret" not in repr(config)
+
+
+ODD = "a b%20c+d#e&ä"
+
+
+def odd_files(config: dict[str, Any]) -> None:
+    checkpoint = tune.get_checkpoint()
+    step = 0
+    if checkpoint is not None:
+        with checkpoint.as_directory() as local:
+            step = int(Path(local, f"in {ODD}/{ODD}").read_text()) + 1
+            assert Path(local, "empty").is_dir()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, f"in {ODD}").mkdir()
+        Path(folder, "empty").mkdir()
+        Path(folder, f"in {ODD}", ODD).write_text(str(step))
+        tune.report({"step": step}, checkpoint=tune.Checkpoint.from_directory(folder))
+    if checkpoint is None:
+        raise RuntimeError("this trial fails once")
+
+
+def test_odd_names_of_paths_experiments_and_files_are_restored(
+    server: S3Server, cluster: None
+) -> None:
+    sync = SyncConfig(upload_dir="s3://bucket/results/with blank/per%25cent")
+    config = RunConfig(name=ODD, verbose=0, sync_config=sync)
+    (first,) = tune.Tuner(odd_files, run_config=config).fit()
+    assert first.error is not None
+    where = f"bucket/results/with blank/per%cent/{ODD}"
+    found = plain_s3().get_file_info(pafs.FileSelector(where, recursive=True))
+    assert f"in {ODD}/{ODD}" in {"/".join(f.path.split("/")[-2:]) for f in found}
+    url = f"s3://bucket/results/with%20blank/per%25cent/{quote(ODD)}"
+    (second,) = tune.Tuner.restore(url, odd_files, resume_errored=True).fit()
+    assert second.error is None and second.metrics["step"] == 1
+    assert not plain_s3().get_file_info(pafs.FileSelector(f"{where}/.tune_sync/staging",
+                                                          allow_not_found=True))  # fmt: skip
+    again = tune.Tuner.restore(trainable=odd_files, **restore_kwargs(url)).get_results()
+    with again[0].checkpoint.as_directory() as local:
+        assert Path(local, "empty").is_dir()
+
+
+def test_a_restore_is_given_its_options_again(
+    server: S3Server, cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = in_bucket("given", storage_options=server.options)
+    with monkeypatch.context() as patch:
+        for name in server.env:
+            patch.setenv(name, "wrong")
+        assert len(tune.Tuner(stumbles, run_config=config).fit().errors) == 1
+        given = restore_kwargs(f"{URL}/given", server.options)
+        (result,) = tune.Tuner.restore(trainable=stumbles, resume_errored=True, **given).fit()
+        assert result.error is None and result.metrics["resumed_at"] == 3
+        with pytest.raises((StoreDeniedError, StoreUnreachableError, ConfigError)):
+            cleanup(f"{URL}/given")
+        patch.setenv("TUNE_SYNC_STORAGE_OPTIONS", json.dumps(server.options))
+        assert cleanup(f"{URL}/given").dropped == ()
+    secret = server.options["secret"].encode()
+    assert not any(secret in read(f"given/{key}") for key in keys("given"))
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_latency_and_speed_are_kept(sources: Path) -> None:
         bucket.put("first", b"")
         start_s = time.monotonic()
         bucket.put("a", bytes(200_000))
-        assert 0.25 <= time.monotonic() - start_s
+        assert time.monotonic() - start_s >= 0.25
         start_s = time.monotonic()
         assert len(bucket.get("a")) == 200_000
     finally:

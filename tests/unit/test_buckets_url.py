@@ -16,6 +16,8 @@ from tune_sync.errors import ConfigError
         ("s3://bucket/a/", BucketUrl("s3", "bucket/a")),
         ("s3a://bucket", BucketUrl("s3", "bucket")),
         ("gcs://b/x y", BucketUrl("gs", "b/x y")),
+        ("s3://b/x%20y", BucketUrl("s3", "b/x y")),
+        ("s3://b/x%2520%23&ü", BucketUrl("s3", "b/x%20#&ü")),
         ("az://b/x", BucketUrl("abfs", "b/x")),
         ("memory://b/x", BucketUrl("memory", "b/x")),
     ],
@@ -23,6 +25,7 @@ from tune_sync.errors import ConfigError
 def test_a_url_is_read(text: str, url: BucketUrl) -> None:
     assert parse_bucket_url(text) == url
     assert f"{url.bucket}/{url.prefix}".strip("/") == url.path
+    assert parse_bucket_url(str(url)) == url and " " not in str(url)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +33,7 @@ def test_a_url_is_read(text: str, url: BucketUrl) -> None:
     [
         "s3://", "s3:///", "/mnt/dir", "file:///mnt/dir", "s3://b/../c", "s3://b//c", "s3://b/./c",
         "s3://b/x?endpoint_override=http://1.2.3.4", "s3://key:secret@b/x",
+        "s3://b/100%", "s3://b/a#b", "s3://b/%ff", "s3://b/a%0Ab", "s3://b/%2e%2e/x", "s3://b/a%5Cb",
     ],
 )  # fmt: skip
 def test_what_is_no_root_is_refused(text: str) -> None:

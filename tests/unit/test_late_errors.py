@@ -39,8 +39,14 @@ class Connected:
     def home(self, spec: Spec) -> LateHome:
         return self._home
 
+    def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
+        pass
+
     def rank(self) -> int:
         return 0
+
+    def ranks_count(self) -> int:
+        return 1
 
     def where(self) -> str:
         return "here"

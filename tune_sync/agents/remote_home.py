@@ -45,6 +45,7 @@ class RemoteHome:
     """
 
     in_place = False
+    rewrite_s = 0.0
 
     def __init__(
         self, agent_name: str, root: str, owner: str, depth: int, timeout_s: float
@@ -159,6 +160,10 @@ class RemoteHome:
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """See `Home.commit_file`."""
         self._call("commit_file", incoming, key, durable)
+
+    def drop_file(self, incoming: str) -> None:
+        """See `Home.drop_file`."""
+        self._call("drop_file", incoming)
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """See `Home.discard_attempt`. Waited for a moment only: it may follow a hang."""

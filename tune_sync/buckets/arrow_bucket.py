@@ -46,10 +46,10 @@ class ArrowBucket:
 
     def check(self) -> None:
         """See `Client.check`."""
+        self.list_dir(INTERNAL_DIR)  # first: an answer about the bucket alone tells no reason
         bucket = self._root.partition("/")[0]
         if self._fs.get_file_info(bucket).type == pafs.FileType.NotFound:
             raise ConfigError(f"bucket {bucket} does not exist: create it, or correct upload_dir")
-        self.list_dir(INTERNAL_DIR)
 
     @property
     def capabilities(self) -> Capabilities:

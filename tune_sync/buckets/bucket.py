@@ -26,7 +26,7 @@ UNKNOWN_PART_BYTES = 16 << 20
 MAX_UNKNOWN_BYTES = UNKNOWN_PART_BYTES * MAX_PARTS_COUNT
 
 # Parts of a stream are tried again by the library: only it still has their bytes.
-PART_RETRIES_COUNT = 5
+PART_RETRIES_COUNT = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,10 @@ def make_client(url: BucketUrl, options: Mapping[str, Any]) -> Client:
     if url.scheme == "s3":
         return _s3(url, options)
     if url.scheme in ("gs", "abfs") and _may_use_obstore(options):
-        return ObstoreBucket(lambda retries: _obstore_store(url, options, retries))
+        by_version = url.scheme == "gs"
+        return ObstoreBucket(
+            lambda retries: _obstore_store(url, options, retries), by_version=by_version
+        )
     return _fsspec(url, options)
 
 
@@ -107,6 +110,11 @@ def _obstore_settings(options: Mapping[str, Any], retries_count: int) -> dict[st
         },
         "retry_config": {
             "max_retries": retries_count, "retry_timeout": timedelta(seconds=PART_RETRY_S),
+            # Its own, which start at 0.1 s, make ten tries within four seconds.
+            "backoff": {
+                "init_backoff": timedelta(seconds=0.5), "max_backoff": timedelta(seconds=10),
+                "base": 3.0,
+            },
         },
     }  # fmt: skip
 
@@ -168,12 +176,16 @@ def _arrow_s3(options: Mapping[str, Any], retries_count: int) -> pafs.FileSystem
         raise ConfigError(
             f'this pyarrow cannot reach s3:// ({error}): pip install "tune-sync[s3]"'
         ) from error
-    return pafs.S3FileSystem(
-        **given, request_timeout=request_s, connect_timeout=connect_s,
+    given |= {
+        "request_timeout": request_s, "connect_timeout": connect_s, "retry_strategy": retry,
         # What it writes in the background it first keeps: a whole file, if the store is slow.
-        background_writes=False,
-        retry_strategy=retry,
-    )  # fmt: skip
+        "background_writes": False,
+    }  # fmt: skip
+    try:
+        # Small objects in one request, which leaves no open upload behind when its answer is lost.
+        return pafs.S3FileSystem(**given, allow_delayed_open=True)
+    except TypeError:  # a pyarrow that does not know it
+        return pafs.S3FileSystem(**given)
 
 
 def _s3fs_options(options: Mapping[str, Any]) -> dict[str, Any]:

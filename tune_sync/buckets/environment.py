@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from tune_sync.errors import ConfigError
+
+STORAGE_OPTIONS = "TUNE_SYNC_STORAGE_OPTIONS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +38,19 @@ def aws_environment() -> AwsEnvironment:
         env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "",
         bool(profile) and not env.get("AWS_ACCESS_KEY_ID"),
     )
+
+
+def environment_options() -> dict[str, Any]:
+    """`SyncConfig.storage_options` for where none are given, as in a restore: a JSON object.
+
+    Raises:
+        ConfigError: It is something else. Its text is not repeated, as it holds secrets.
+    """
+    text = os.environ.get(STORAGE_OPTIONS, "")
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(f'{STORAGE_OPTIONS} has to be a JSON object: {{"endpoint_url": "…"}}')
+    return found

@@ -48,7 +48,8 @@ _FULL = _kind(
 _UNREACHABLE = _kind(
     r"timed? ?-?out|TIMEOUT|deadline|\b50[0234]\b|InternalError|INTERNAL_FAILURE|"
     r"ServiceUnavailable|SERVICE_UNAVAILABLE|NETWORK_CONNECTION|connection|connect|"
-    r"error sending request|error decoding response|incomplete|broken pipe|reset by peer|"
+    r"error sending request|error decoding response|body error|incomplete|broken pipe|"
+    r"reset by peer|"
     r"dns|resolve host|unreachable|curlCode",
     StoreUnreachableError,
     "is the endpoint right, and the network up? A slow store needs "
@@ -61,7 +62,8 @@ _UNREACHABLE = _kind(
 _KINDS = (
     _MISSING_BUCKET,
     _kind(
-        "PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|301 Moved",
+        "PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|301 Moved|"
+        "HTTP status 301|incorrectly configured region",
         ConfigError,
         "the bucket is in another region: set AWS_REGION, or storage_options={'region': ...}",
     ),
@@ -73,6 +75,12 @@ _KINDS = (
         "ExpiredToken|TokenExpired|EXPIRED_TOKEN|token.{0,20}expired|RequestExpired",
         StoreDeniedError, "the credentials have expired: renew them",
     ),
+    _kind(  # the answer to a HEAD has no body, and so no code
+        r"HTTP status 400\) during Head|performing HEAD .*\b400 Bad Request|"
+        r"Errno 22\] Bad Request",
+        StoreDeniedError,
+        "the store does not say why; have the credentials expired, or is the region wrong?",
+    ),
     _kind(
         "RequestTimeTooSkewed|REQUEST_TIME_TOO_SKEWED",
         StoreDeniedError, "the clock of this node is wrong: set it",
@@ -82,8 +90,12 @@ _KINDS = (
         r"InvalidClientTokenId|INVALID_CLIENT_TOKEN|UNRECOGNIZED_CLIENT|Unauthenticated|\b401\b|"
         r"NoCredentials|Unable to locate credentials|InvalidToken|INVALID_SECURITY_TOKEN|"
         r"MissingAuthenticationToken|MISSING_AUTHENTICATION_TOKEN|169\.254\.169\.254|"
-        r"access key ID you provided|request signature we calculated",
-        StoreDeniedError, "the credentials are missing or wrong: check them on this node",
+        r"access key ID you provided|request signature we calculated|AuthorizationFailure|"
+        r"AuthenticationFailed|failed to authenticate",
+        StoreDeniedError,
+        "the credentials are missing or wrong: check them on this node. A restored run takes them "
+        "from the environment, from tune_sync.restore_kwargs(...), or as JSON from "
+        "TUNE_SYNC_STORAGE_OPTIONS",
     ),
     _DENIED,
     _FULL,

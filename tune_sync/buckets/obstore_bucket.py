@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 from tune_sync.buckets.bucket import (
-    PART_RETRIES_COUNT,
     Capabilities,
     ObjectInfo,
     check_object_key,
     part_size_bytes,
 )
 from tune_sync.buckets.pieces import is_piece
+from tune_sync.errors import PutConflictError
 from tune_sync.layout import INTERNAL_DIR
 
 # Bytes that one upload has under way at most; its parts share them. One connection takes some
 # 100 MB/s, so ten parts at once bring 1 GB/s.
 IN_FLIGHT_BYTES = 160 << 20
+# Looks at empty objects, side by side.
+LOOKS_COUNT = 16
+# Of one part, at random times: not these but PART_RETRY_S shall end them.
+STREAM_RETRIES_COUNT = 40
 # So many S3 takes in one request.
 DELETES_COUNT = 1000
 
@@ -29,19 +34,21 @@ class ObstoreBucket:
 
     Args:
         make: Makes the store of `obstore`, rooted; given is how often it may try one request again.
+        by_version: Its conditions are on versions, as Google's are, and not on e-tags.
     """
 
-    def __init__(self, make: Callable[[int], Any]) -> None:
+    def __init__(self, make: Callable[[int], Any], *, by_version: bool = False) -> None:
         import obstore
 
         self._obstore: Any = obstore
         self._make = make
+        self._by_version = by_version
         self.rebuild()
 
     def rebuild(self) -> None:
         """A new client, with the credentials of now."""
         self._store = self._make(0)
-        self._streams = self._make(PART_RETRIES_COUNT)
+        self._streams = self._make(STREAM_RETRIES_COUNT)
 
     def check(self) -> None:
         """See `Client.check`. A listing: for a single object no library says what is missing."""
@@ -92,7 +99,9 @@ class ObstoreBucket:
 
     def put(self, key: str, data: bytes, *, create_only: bool = False, if_match: str = "") -> str:
         """See `Bucket.put`."""
-        mode: Any = {"e_tag": if_match} if if_match else "create" if create_only else "overwrite"
+        mode: Any = "create" if create_only else "overwrite"
+        if if_match:
+            mode = self._only_over(check_object_key(key), if_match)
         stored = self._obstore.put(
             self._store, check_object_key(key), bytes(data), mode=mode, use_multipart=False
         )
@@ -119,13 +128,31 @@ class ObstoreBucket:
             except FileNotFoundError:  # from stores that delete one by one; the rest is still there
                 self._delete_each(some)
 
+    def _only_over(self, key: str, etag: str) -> dict[str, str]:
+        """The condition that an object still has this e-tag."""
+        if not self._by_version:
+            return {"e_tag": etag}
+        try:
+            found = self._obstore.head(self._store, key)
+        except FileNotFoundError:
+            found = {"e_tag": ""}
+        if found["e_tag"] != etag:
+            raise PutConflictError(f"{key} is not what it was: another writer was first")
+        return {"version": found["version"]}
+
     def _objects(self, entries: Iterable[Any]) -> builtins.list[ObjectInfo]:
         """Without the empty objects that other tools put in place of directories, as `dir/`.
 
         obstore lists these as `dir`. Only a look at the name itself tells them from a file.
         """
         found = {entry["path"]: _as_info(entry) for entry in entries}
-        return [o for key, o in sorted(found.items()) if o.size_bytes or self.info(key) is not None]
+        empty = [key for key, info in found.items() if not info.size_bytes]
+        if empty:
+            with ThreadPoolExecutor(LOOKS_COUNT) as pool:
+                for key, there in zip(empty, pool.map(self.info, empty), strict=True):
+                    if there is None:
+                        del found[key]
+        return [info for _, info in sorted(found.items())]
 
     def _delete_each(self, keys: Sequence[str]) -> None:
         for key in keys:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tune_sync.buckets.engines import make_client
+from tune_sync.buckets.environment import environment_options
 from tune_sync.buckets.retry import Retry, RetryBucket
 from tune_sync.buckets.url import BucketUrl
 
@@ -22,10 +23,10 @@ def open_bucket(
 
     Args:
         url: The root; keys are relative to it.
-        options: `SyncConfig.storage_options`.
+        options: `SyncConfig.storage_options`; none takes those of the environment.
         retry: How often a request is tried.
     """
-    given = dict(options or {})
+    given = dict(options or environment_options())
     return RetryBucket(lambda: make_client(url, given), str(url), retry)
 
 
@@ -34,7 +35,7 @@ def check_bucket(url: BucketUrl, options: Mapping[str, Any] | None, *, write: bo
 
     Args:
         url: The root.
-        options: `SyncConfig.storage_options`.
+        options: `SyncConfig.storage_options`; none takes those of the environment.
         write: Put and delete an object as well.
 
     Raises:
@@ -42,8 +43,8 @@ def check_bucket(url: BucketUrl, options: Mapping[str, Any] | None, *, write: bo
         StoreDeniedError: No permission, or no valid credentials.
         StoreUnreachableError: It does not answer.
     """
-    quick = dict(options or {})
-    quick.setdefault("request_timeout_s", 20.0)
+    quick = dict(options or environment_options())
+    quick.setdefault("request_timeout_s", 10.0)
     bucket = open_bucket(url, quick, Retry(CHECK_TRIES_COUNT))
     bucket.check()
     if write:

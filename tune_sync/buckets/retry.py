@@ -16,11 +16,14 @@ from tune_sync.errors import PutConflictError
 
 T = TypeVar("T")
 
-# Six tries over about ten seconds: an outage of that length is seen through, a store that is
-# gone is told within a minute, whatever each try waits for.
-DEFAULT_TRIES_COUNT = 6
+# Ten tries over 25 to 50 seconds: an outage of 20 seconds is seen through, and a store that is gone
+# is told within a minute, if its host says so at once.
+DEFAULT_TRIES_COUNT = 10
 FIRST_PAUSE_S = 0.3
 LONGEST_PAUSE_S = 10.0
+# A stream cannot be done again, so it starts with credentials that are no older than this. Those
+# who renew them do so minutes before the old ones end.
+STREAM_CREDENTIALS_S = 60.0
 
 
 class Client(Bucket, Protocol):
@@ -41,11 +44,15 @@ class Retry:
         tries_count: At most so many tries of one request.
         sleep: Waits for seconds.
         dice: From 0 to 1, for the jitter.
+        clock: Seconds that only grow.
+        stream_credentials_s: How old the credentials may be that a stream starts with.
     """
 
     tries_count: int = DEFAULT_TRIES_COUNT
     sleep: Callable[[float], None] = time.sleep
     dice: Callable[[], float] = random.random
+    clock: Callable[[], float] = time.monotonic
+    stream_credentials_s: float = STREAM_CREDENTIALS_S
 
     def pause_s(self, tried_count: int) -> float:
         """Seconds to wait after so many tries: they double, and half of each is random."""
@@ -71,6 +78,7 @@ class RetryBucket:
         # By process id. A client of the process that this one was forked from is kept, not used:
         # its threads are not here, and its end would wait for them.
         self._clients: dict[int, Client] = {}
+        self._built_s = self._retry.clock()
 
     @property
     def where(self) -> str:
@@ -123,15 +131,21 @@ class RetryBucket:
     ) -> str:
         """See `Bucket.put_stream`. Once bytes were taken, only the client tries parts again."""
         source = _Source(chunks)
-        client = self._here()
-        try:
-            return client.put_stream(key, source, size_bytes)
-        except Exception as error:
-            if source.error is not None:
-                raise source.error from None
-            if is_denied(error):  # the next stream shall have the credentials of then
-                self._rebuild()
-            raise self._mapped(error, f"put {key}") from error
+        rebuilt = False
+        if self._retry.clock() - self._built_s > self._retry.stream_credentials_s:
+            self._rebuild()
+        while True:
+            try:
+                return self._here().put_stream(key, source, size_bytes)
+            except Exception as error:
+                if source.error is not None:
+                    raise source.error from None
+                again = is_denied(error) and not rebuilt and not source.is_asked
+                if is_denied(error):  # this or the next stream shall have the credentials of now
+                    rebuilt = True
+                    self._rebuild()
+                if not again:
+                    raise self._mapped(error, f"put {key}") from error
 
     def delete(self, keys: Sequence[str]) -> None:
         """See `Bucket.delete`."""
@@ -181,6 +195,7 @@ class RetryBucket:
                     raise self._mapped(error, doing) from error
 
     def _rebuild(self) -> None:
+        self._built_s = self._retry.clock()
         try:
             self._here().rebuild()
         except Exception as error:
@@ -196,8 +211,10 @@ class _Source:
     def __init__(self, chunks: Iterable[bytes | memoryview]) -> None:
         self._chunks = chunks
         self.error: Exception | None = None
+        self.is_asked = False
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
+        self.is_asked = True
         try:
             yield from self._chunks
         except Exception as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from urllib.parse import quote, unquote
 
 from tune_sync.errors import ConfigError
 
@@ -10,6 +12,14 @@ from tune_sync.errors import ConfigError
 _SAME = {
     "s3a": "s3", "s3n": "s3", "gcs": "gs", "az": "abfs", "abfss": "abfs", "adl": "abfs",
 }  # fmt: skip
+# Azure's is not among them: pyarrow wants the account in it, too.
+_KNOWN_TO_ARROW = ("s3", "gs", "hdfs")
+_BY_FSSPEC = "fsspec+"
+
+
+# What Ray and pyarrow read in a URL as it is; the rest is written as %20 and the like.
+_PLAIN = "/-_.~=:@+&,;!$'()*"
+_NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +28,20 @@ class BucketUrl:
 
     Attributes:
         scheme: "s3", "gs", "abfs", or a protocol of fsspec.
-        path: "bucket/path", without a slash at either end.
+        path: "bucket/path", without a slash at either end, as the store has it: nothing in it is
+            escaped. As text it is a URL that `tune.Tuner.restore` takes.
     """
 
     scheme: str
     path: str
 
     def __str__(self) -> str:
-        return f"{self.scheme}://{self.path}"
+        return f"{self.scheme}://{quote(self.path, safe=_PLAIN)}"
+
+    @property
+    def for_restore(self) -> str:
+        """What `tune.Tuner.restore` takes: pyarrow has to know the scheme."""
+        return str(self) if self.scheme in _KNOWN_TO_ARROW else f"{_BY_FSSPEC}{self}"
 
     @property
     def bucket(self) -> str:
@@ -44,8 +60,21 @@ def is_bucket_url(text: str) -> bool:
     return bool(mark) and len(scheme) > 1 and scheme not in ("file", "local")
 
 
+def path_of_url(text: str) -> str:
+    """The path that a part of a URL stands for.
+
+    Raises:
+        ConfigError: It has a sign that means something else in a URL.
+    """
+    if _NO_ESCAPE.search(text) or "#" in text:
+        raise ConfigError(
+            f"{text!r}: in a URL % begins an escape and # ends the path; write %25 and %23 for them"
+        )
+    return unquote(text, errors="strict")
+
+
 def parse_bucket_url(text: str) -> BucketUrl:
-    """Read a URL.
+    """Read a URL. Escapes such as %20 stand for what they do in every URL.
 
     Raises:
         ConfigError: It has no scheme or no bucket, or it has a query.
@@ -57,8 +86,16 @@ def parse_bucket_url(text: str) -> BucketUrl:
     if "?" in path or "@" in path.partition("/")[0]:
         raise ConfigError(
             f"{scheme}://…: settings and secrets do not belong into the URL, which is stored; use "
-            "storage_options, or the environment (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …)"
+            "storage_options, or the environment (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …). "
+            "A ? in a name is written %3F"
         )
+    try:
+        path = path_of_url(path)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{text!r}: its escapes are no UTF-8") from error
+    if any(ord(c) < 32 or ord(c) == 127 or c == "\\" for c in path):
+        raise ConfigError(f"{text!r}: control characters and backslashes cannot be in the path")
     if any(part in ("", ".", "..") for part in path.split("/")):
         raise ConfigError(f"{text!r}: empty parts, '.' and '..' cannot be part of the path")
+    scheme = scheme.removeprefix(_BY_FSSPEC)
     return BucketUrl(_SAME.get(scheme, scheme), path)

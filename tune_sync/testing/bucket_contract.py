@@ -26,7 +26,13 @@ LARGE_BYTES = 12 << 20  # more than one part for those with the smallest parts
 
 
 class BucketContract:
-    """Inherit, and say in `make_bucket` how to make one. Every test gets a fresh `tmp_path`."""
+    """Inherit, and say in `make_bucket` how to make one. Every test gets a fresh `tmp_path`.
+
+    Attributes:
+        odd_names: Names that the bucket keeps as they are.
+    """
+
+    odd_names: tuple[str, ...] = ODD_NAMES
 
     def make_bucket(self, tmp_path: Path) -> Bucket:
         """An empty bucket. May be called several times for one `tmp_path`: the same place."""
@@ -131,13 +137,13 @@ class BucketContract:
 
     def test_odd_names_stay_as_they_are_and_distinct(self, tmp_path: Path) -> None:
         bucket = self.make_bucket(tmp_path)
-        for number, name in enumerate(ODD_NAMES):
+        for number, name in enumerate(self.odd_names):
             bucket.put(f"dir {name}/{name}", str(number).encode())
-        for number, name in enumerate(ODD_NAMES):
+        for number, name in enumerate(self.odd_names):
             assert bucket.get(f"dir {name}/{name}") == str(number).encode(), name
             keys = [o.key for o in bucket.list(f"dir {name}")]
             assert f"dir {name}/{name}" in keys, name
-        bucket.delete([f"dir {name}/{name}" for name in ODD_NAMES])
+        bucket.delete([f"dir {name}/{name}" for name in self.odd_names])
         assert bucket.list("") == []
 
     def test_keys_that_no_store_can_keep_are_refused(self, tmp_path: Path) -> None:

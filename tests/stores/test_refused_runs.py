@@ -1,0 +1,121 @@
+"""A bucket that cannot be used is told when the Tuner is made: one error, soon, nothing is put."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from ray import tune
+
+from tests.hosts.drivers.trainables import train_n
+from tests.stores.proxy import Faults, proxy
+from tests.stores.seaweed import S3Server, seaweed
+from tests.stores.test_weather import s3
+from tune_sync import RunConfig, SyncConfig
+from tune_sync.errors import ConfigError, StoreDeniedError, StoreUnreachableError
+
+USERS = {
+    "reader": ["Read", "List"],
+    "writer": ["Write"],
+    "stranger": ["Read:o", "Write:o", "List:o"],
+}
+SOON_S = 30.0
+ENGINES = ("obstore", "pyarrow")
+BY_DEFAULT = pytest.param({}, marks=pytest.mark.slow)
+
+pytestmark = pytest.mark.parametrize("engine", ENGINES)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with seaweed(tmp_path_factory.mktemp("weed"), users=USERS) as running:
+        s3(running).create_bucket(Bucket="bucket")
+        yield running
+
+
+def keys(server: S3Server) -> list[str]:
+    found = s3(server).list_objects_v2(Bucket="bucket")
+    return [entry["Key"] for entry in found.get("Contents", [])]
+
+
+def refused(
+    server: S3Server,
+    error: type[Exception],
+    says: str,
+    url: str = "s3://bucket/runs",
+    **options: Any,
+) -> str:
+    """Make a Tuner, and see it refused; returns the message."""
+    start_s = time.monotonic()
+    sync = SyncConfig(upload_dir=url, storage_options={**server.options, **options})
+    with pytest.raises(error, match=says) as refusal:
+        tune.Tuner(train_n, run_config=RunConfig(name="exp", sync_config=sync))
+    assert time.monotonic() - start_s < SOON_S
+    assert keys(server) == []
+    assert "secret" not in str(refusal.value)
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_user_who_may_not_do_all_that_is_needed(server: S3Server, engine: str, user: str) -> None:
+    secret = f"{user}-secret"
+    refused(
+        server, StoreDeniedError, "may not do that: reading, writing", engine=engine,
+        key=user, secret=secret,
+    )  # fmt: skip
+
+
+def test_a_missing_bucket_is_not_made(server: S3Server, engine: str) -> None:
+    for _ in range(2):
+        refused(server, ConfigError, "create", url="s3://nowhere/runs", engine=engine)
+
+
+@pytest.mark.parametrize("wrong", ["key", "secret"])
+def test_wrong_keys(server: S3Server, engine: str, wrong: str) -> None:
+    refused(server, StoreDeniedError, "credentials", engine=engine, **{wrong: "wrong"})
+
+
+@pytest.mark.parametrize("fault", ["moved", "malformed"])
+def test_another_region(server: S3Server, engine: str, fault: str) -> None:
+    with proxy(server.endpoint_url, Faults(share=1.0, kinds=[fault])) as url:
+        refused(server, ConfigError, "AWS_REGION", engine=engine, endpoint_url=url)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9", "nohost.invalid"])
+def test_nobody_there(server: S3Server, engine: str, host: str) -> None:
+    refused(server, StoreUnreachableError, "endpoint", engine=engine, endpoint_url=f"http://{host}")
+
+
+def test_https_where_http_is_spoken(server: S3Server, engine: str) -> None:
+    url = server.endpoint_url.replace("http:", "https:")
+    refused(server, StoreUnreachableError, "endpoint", engine=engine, endpoint_url=url)
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+@pytest.mark.parametrize("limits", [{"request_timeout_s": 2, "connect_timeout_s": 2}, BY_DEFAULT])
+def test_a_host_that_never_answers(
+    server: S3Server, engine: str, accepts: bool, limits: dict[str, int]
+) -> None:
+    with silent_host(accepts) as url:
+        refused(
+            server, StoreUnreachableError, "endpoint", engine=engine, endpoint_url=url, **limits
+        )
+
+
+@contextmanager
+def silent_host(accepts: bool) -> Iterator[str]:
+    """Its connections are made, and nothing comes; or they are not even made."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(100 if accepts else 0)
+        waiting = [socket.socket() for _ in range(0 if accepts else 4)]
+        for other in waiting:  # more than the queue of the listener takes
+            other.setblocking(False)
+            other.connect_ex(listener.getsockname())
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        for other in waiting:
+            other.close()

@@ -1,0 +1,95 @@
+"""`BucketHome`: who may put what, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tune_sync import bucket_streams
+from tune_sync.bucket_home import BucketHome
+from tune_sync.bucket_staging import BEGUN
+from tune_sync.buckets.bucket import ObjectInfo
+from tune_sync.errors import NotWholeError, TuneSyncError
+from tune_sync.home import Piece, digest_of
+from tune_sync.layout import staged_key
+from tune_sync.manifest import FileEntry, Seal
+from tune_sync.testing.memory_bucket import MemoryBucket
+
+C0 = "trial/checkpoint_000000"
+
+
+class Interrupted(MemoryBucket):
+    """Lets something happen right after a look at the mark of an attempt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.then: list[Callable[[], None]] = []
+
+    def info(self, key: str) -> ObjectInfo | None:
+        found = super().info(key)
+        if key.endswith("/" + BEGUN) and self.then:
+            self.then.pop()()
+        return found
+
+
+def write(home: BucketHome, attempt: str, data: bytes, *, chunks: bool) -> None:
+    key = f"{staged_key(C0, attempt)}/x"
+    if not chunks:
+        home.write_batch([Piece(key, 0, len(data))], data)
+        home.flush(key)
+        return
+    half = len(data) // 2
+    home.write(key, 0, data[:half])
+    home.write(key, half, data[half:])
+    home.finish(key)
+    home.flush(key)
+
+
+def publish_other(bucket: MemoryBucket, late: str, data: bytes) -> None:
+    """What a driver and another worker do meanwhile."""
+    home = BucketHome(bucket)
+    home.committer.discard_attempt(C0, late)
+    attempt = home.begin(C0)
+    write(home, attempt, data, chunks=False)
+    files = (FileEntry("x", len(data), digest_of(data)),)
+    home.seal(C0, Seal(attempt, 0, 1.0, files))
+    home.publish(C0, False, [attempt])
+
+
+@pytest.mark.parametrize("chunks", [False, True])
+def test_a_late_writer_never_writes_over_what_is_published(chunks: bool) -> None:
+    bucket = Interrupted()
+    home = BucketHome(bucket)
+    late = home.begin(C0)
+    bucket.then.append(lambda: publish_other(bucket, late, b"new"))
+    with pytest.raises(TuneSyncError):
+        write(home, late, b"late bytes", chunks=chunks)
+    assert bucket.objects[f"{C0}/x"] == b"new"
+
+
+def test_an_upload_in_parts_is_given_up_where_its_attempt_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bucket_streams, "WHOLE_BYTES", 10)
+    bucket = MemoryBucket()
+    home = BucketHome(bucket)
+    late = home.begin(C0)
+    key = f"{staged_key(C0, late)}/x"
+    home.write(key, 0, b"late bytes, more than ten")
+    publish_other(bucket, late, b"new")
+    with pytest.raises(NotWholeError):
+        home.finish(key)
+    assert bucket.objects[f"{C0}/x"] == b"new"
+
+
+@pytest.mark.parametrize("whole_bytes", [10, 1000])
+def test_bytes_arrive_in_parts_or_whole(monkeypatch: pytest.MonkeyPatch, whole_bytes: int) -> None:
+    monkeypatch.setattr(bucket_streams, "WHOLE_BYTES", whole_bytes)
+    bucket = MemoryBucket()
+    home = BucketHome(bucket)
+    attempt = home.begin(C0)
+    data = bytes(range(100))
+    write(home, attempt, data, chunks=True)
+    home.link(f"{staged_key(C0, attempt)}/x", f"{staged_key(C0, attempt)}/y")
+    assert bucket.objects[f"{C0}/x"] == bucket.objects[f"{C0}/y"] == data

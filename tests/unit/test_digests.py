@@ -1,0 +1,103 @@
+"""A file that is damaged where it is stored is found when it is read, and named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as pafs
+import pytest
+from ray import tune
+
+from tests.unit.test_late_errors import Connected, copy
+from tune_sync.bucket_home import BucketHome
+from tune_sync.errors import DamagedError
+from tune_sync.filesystem import SyncHandler
+from tune_sync.run_filesystem import RunFileSystem
+from tune_sync.spec import Options, Spec
+from tune_sync.testing.memory_bucket import MemoryBucket
+
+LARGE_BYTES = 20 << 20
+C0 = "trial/checkpoint_000000"
+
+
+@pytest.fixture
+def bucket() -> MemoryBucket:
+    return MemoryBucket()
+
+
+@pytest.fixture
+def filesystem(bucket: MemoryBucket) -> RunFileSystem:
+    spec = Spec("digests", "bucket", "x", "", None, Options(), "memory")
+    connected: Any = Connected(BucketHome(bucket))  # type: ignore[arg-type]
+    return RunFileSystem(SyncHandler(spec, connected))
+
+
+@pytest.fixture
+def checkpoint(filesystem: RunFileSystem, tmp_path: Path) -> tune.Checkpoint:
+    (tmp_path / "source/in").mkdir(parents=True)
+    (tmp_path / "source/small").write_bytes(b"small")
+    (tmp_path / "source/empty").write_bytes(b"")
+    (tmp_path / "source/in/large").write_bytes(b"l" * LARGE_BYTES)
+    made = copy(tmp_path / "source", filesystem, 0)
+    attempt = filesystem.handler._uploads.reported_at(C0)
+    filesystem.handler._home().publish(C0, False, attempt)
+    return made
+
+
+def flip(bucket: MemoryBucket, name: str) -> None:
+    data = bytearray(bucket.objects[f"{C0}/{name}"])
+    data[len(data) // 2] ^= 1
+    bucket.objects[f"{C0}/{name}"] = bytes(data)
+
+
+def test_what_is_whole_is_read(checkpoint: tune.Checkpoint, tmp_path: Path) -> None:
+    target = Path(checkpoint.to_directory(str(tmp_path / "copy")))
+    assert (target / "small").read_bytes() == b"small"
+    assert (target / "in/large").stat().st_size == LARGE_BYTES
+
+
+@pytest.mark.parametrize("name", ["small", "in/large"])
+def test_a_flipped_bit_is_an_error_that_names_the_file(
+    bucket: MemoryBucket, checkpoint: tune.Checkpoint, tmp_path: Path, name: str
+) -> None:
+    flip(bucket, name)
+    with pytest.raises(DamagedError, match=f"checkpoint_000000/{name} is damaged.*delete bucket/x"):
+        checkpoint.to_directory(str(tmp_path / "copy"))
+
+
+def test_another_length_is_an_error(
+    bucket: MemoryBucket, checkpoint: tune.Checkpoint, tmp_path: Path
+) -> None:
+    bucket.objects[f"{C0}/in/large"] += b"more"
+    with pytest.raises(DamagedError, match="bytes are there"):
+        checkpoint.to_directory(str(tmp_path / "copy"))
+
+
+def test_one_file_alone_is_checked_too(
+    bucket: MemoryBucket, checkpoint: tune.Checkpoint, filesystem: RunFileSystem
+) -> None:
+    flip(bucket, "small")
+    for opened in (filesystem.open_input_stream, filesystem.open_input_file):
+        with pytest.raises(DamagedError), opened(f"{checkpoint.path}/small") as file:
+            file.read()
+
+
+def test_any_part_of_a_file_can_be_read(
+    checkpoint: tune.Checkpoint, filesystem: RunFileSystem
+) -> None:
+    with filesystem.open_input_file(f"{checkpoint.path}/small") as file:
+        file.seek(3)
+        assert file.read() == b"ll"
+        file.seek(0)
+        assert file.read() == b"small"
+
+
+def test_what_has_no_manifest_is_read_as_it_is(
+    bucket: MemoryBucket, checkpoint: tune.Checkpoint, filesystem: RunFileSystem
+) -> None:
+    bucket.delete([f".tune_sync/manifests/{C0}.json"])
+    flip(bucket, "small")
+    assert filesystem.get_file_info(f"{checkpoint.path}/small").type == pafs.FileType.File
+    with filesystem.open_input_stream(f"{checkpoint.path}/small") as file:
+        assert len(file.read()) == 5
