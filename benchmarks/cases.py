@@ -49,7 +49,7 @@ def make_files(parent: Path, case: Case) -> Path:
     directory = parent / case.name
     directory.mkdir(parents=True)
     for number in range(case.file_count):
-        with (directory / f"file-{number:05d}.bin").open("wb") as file:
+        with (directory / f"{case.name}-{number:05d}.bin").open("wb") as file:
             for start in range(0, case.file_bytes, 16 * MIB):
                 file.write(os.urandom(min(16 * MIB, case.file_bytes - start)))
     return directory

@@ -97,14 +97,17 @@ class BucketCommitter(BucketRecords):
 
     # Staging
 
-    def begin(self, checkpoint: str) -> str:
+    def begin(self, checkpoint: str, may_put: Callable[[], None] = lambda: None) -> str:
         """Open a new attempt at `checkpoint`; returns its id.
+
+        `may_put` is called before the first put: what the caller looks for may take till then.
 
         Raises:
             ImmutableError: The checkpoint is published: its bytes lie where these would go.
         """
         if self.bucket.info(layout.manifest_key(checkpoint)) is not None:
             raise immutable(checkpoint)
+        may_put()
         attempt = self._new_id()
         body = {"format_version": FORMAT_VERSION, "owner": self._owner, "begun_s": self._clock()}
         self.bucket.put(mark_key(checkpoint, attempt, BEGUN), json.dumps(body).encode())
@@ -132,7 +135,10 @@ class BucketCommitter(BucketRecords):
         key = layout.check_key(f"{checkpoint}/{path}")
         return put_own(self.bucket, key, data, lambda: self.check_attempt(checkpoint, attempt))
 
-    def seal(self, checkpoint: str, seal: Seal, etags: Mapping[str, str] | None = None) -> None:
+    def seal(
+        self, checkpoint: str, seal: Seal, etags: Mapping[str, str] | None = None,
+        may_put: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         """Close an attempt whose objects are all put; durable on return.
 
         May be called again with a longer list while the checkpoint is not recorded.
@@ -141,11 +147,13 @@ class BucketCommitter(BucketRecords):
             checkpoint: Its key.
             seal: What was put.
             etags: Path -> what `Bucket.put` returned, where it did.
+            may_put: See `begin`.
 
         Raises:
             NotWholeError: The attempt is over.
         """
         self.check_attempt(checkpoint, seal.attempt)
+        may_put()
         part = Part(seal, etags or {})
         self.bucket.put(mark_key(checkpoint, seal.attempt, SEAL), part.to_json())
 
@@ -313,10 +321,8 @@ class BucketCommitter(BucketRecords):
         for path in claimed:
             if path not in found:
                 raise NotWholeError(f"{checkpoint}/{path} is missing; report the checkpoint again")
-        return tuple(self._settle_one(found[path], mine) for path, mine in claimed.items())
-
-    def _settle_one(self, there: ObjectInfo, claimed: Claims) -> FileEntry:
-        return settle(there, claimed, lambda: self._digest(there))
+        items = [(found[path], mine) for path, mine in claimed.items()]
+        return tuple(settle(there, mine, partial(self._digest, there)) for there, mine in items)
 
     def _put_manifest(self, manifest: Manifest) -> None:
         key = layout.manifest_key(manifest.checkpoint)

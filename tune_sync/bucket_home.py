@@ -12,23 +12,24 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import IO
+from typing import IO, TypeVar
 
 from tune_sync import bucket_lease, guard, layout
 from tune_sync.bucket_commit import BucketCommitter, final_key
 from tune_sync.bucket_snapshot import BucketSnapshot, take_snapshot
 from tune_sync.bucket_streams import ObjectStream
-from tune_sync.bucket_view import BucketView, as_directory
+from tune_sync.bucket_view import BucketView, as_directory, as_tree
+from tune_sync.buckets.ahead import Reads
 from tune_sync.buckets.bucket import Bucket
+from tune_sync.buckets.transfers import Transfers
 from tune_sync.errors import DamagedError
 from tune_sync.home import Piece
 from tune_sync.manifest import Manifest, Seal
 from tune_sync.store import Info
 
-# Small files are latency: so many requests at once bring 10,000 of them up in seconds.
-PUTS_AT_ONCE = 24
+T = TypeVar("T")
+
 READ_BYTES = 8 << 20
 # A single file (state, a log, an artifact) is held in memory up to this, then in a local file.
 HELD_BYTES = 16 << 20
@@ -70,11 +71,18 @@ class BucketHome:
         self._incoming: dict[str, IO[bytes]] = {}
         self._over: set[str] = set()
         self._parts = threading.Lock()
-        self._pool = ThreadPoolExecutor(PUTS_AT_ONCE, "tune_sync-bucket")
+        self._sizes: dict[str, int] = {}
+        self._transfers = Transfers()
+        self._reads = Reads(bucket)
 
     def info(self, key: str) -> Info | None:
         """See `Home.info`. Asks the manifest for what may be an empty directory."""
-        found = self.store.info(key)
+        place = layout.classify(key, checkpoint_depth=self._depth) if key else None
+        is_checkpoint = place is not None and place.kind is layout.Kind.CHECKPOINT
+        if is_checkpoint and place is not None and not place.inner:
+            found = self.store.directory(key)
+        else:
+            found = self.store.info(key)
         return found if found is not None else self._empty_dir(key)
 
     def list(self, key: str, recursive: bool) -> list[Info]:
@@ -88,23 +96,12 @@ class BucketHome:
         return [e for e in found if layout.below(layout.INTERNAL_DIR, e.key) is None]
 
     def read(self, key: str, offset_bytes: int, length_bytes: int) -> bytes | memoryview:
-        """See `Home.read`. Ranges come side by side."""
-        if length_bytes <= READ_BYTES:
-            return self.bucket.get(key, offset_bytes, length_bytes)
-        starts = range(0, length_bytes, READ_BYTES)
-        out = memoryview(bytearray(length_bytes))
-
-        def fetch(start: int) -> int:
-            wanted = min(READ_BYTES, length_bytes - start)
-            data = self.bucket.get(key, offset_bytes + start, wanted)
-            out[start : start + len(data)] = data
-            return len(data)
-
-        return out[: sum(self._pool.map(fetch, starts))]
+        """See `Home.read`. Ranges come side by side, and before they are asked for."""
+        return self._reads.read(key, offset_bytes, length_bytes)
 
     def read_many(self, keys: Sequence[str]) -> builtins.list[bytes]:
         """See `Home.read_many`."""
-        return list(self._pool.map(self.bucket.get, keys))
+        return list(self._transfers.pool.map(self.bucket.get, keys))
 
     def make_dir(self, key: str) -> None:
         """See `Home.make_dir`: a bucket has no directories, so there is nothing to make."""
@@ -121,8 +118,8 @@ class BucketHome:
 
     def begin(self, checkpoint: str) -> str:
         """See `Home.begin`."""
-        self._fence()
-        return self.committer.begin(guard.checkpoint(checkpoint, self._depth))
+        fence = self._transfers.pool.submit(self._fence)
+        return self.committer.begin(guard.checkpoint(checkpoint, self._depth), fence.result)
 
     def begin_file(self) -> str:
         """See `Home.begin_file`. Nothing is in the bucket before `commit_file`."""
@@ -131,6 +128,11 @@ class BucketHome:
             # Closed by `commit_file`, or with this process.
             self._incoming[key] = tempfile.SpooledTemporaryFile(HELD_BYTES)  # noqa: SIM115
         return key
+
+    def expect(self, key: str, size_bytes: int) -> None:
+        """See `Home.expect`."""
+        with self._parts:
+            self._sizes[key] = size_bytes
 
     def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
         """See `Home.write`. Chunks of one file come in their order."""
@@ -149,19 +151,16 @@ class BucketHome:
         stream.write(data)
 
     def write_batch(self, pieces: Sequence[Piece], data: bytes | bytearray | memoryview) -> None:
-        """See `Home.write_batch`. All arrived when it returns."""
+        """See `Home.write_batch`. `flush` waits until all arrived."""
         view = memoryview(data)
         self._ask_attempt(pieces[0].key)
-
-        def put(piece: Piece) -> None:
+        for piece in pieces:
             end = piece.offset_bytes + piece.length_bytes
-            self._put_own(piece.key, bytes(view[piece.offset_bytes : end]))
-
-        for _ in self._pool.map(put, pieces):
-            pass
+            self._start_put(piece.key, bytes(view[piece.offset_bytes : end]))
 
     def link(self, source: str, target: str) -> None:
         """See `Home.link`: a bucket has no links, so the bytes are stored twice."""
+        self.flush(source)
         found = self.bucket.info(final_key(guard.staged(source)))
         if found is None:
             raise FileNotFoundError(source)
@@ -175,21 +174,29 @@ class BucketHome:
             raise
 
     def flush(self, key: str) -> None:
-        """See `Home.flush`: what `write_batch` and `finish` returned for is there."""
+        """See `Home.flush`."""
+        self._transfers.wait(guard.staged_part(key))
 
     def finish(self, key: str) -> None:
-        """See `Home.finish`."""
+        """See `Home.finish`. `flush` waits for a file of one request."""
         with self._parts:
             stream = self._streams.pop(key, None)
-        if stream is not None:
+            self._sizes.pop(key, None)
+        if stream is None:
+            return
+        whole = stream.take_whole()
+        if whole is None:
             self._arrived(key, stream.finish())
+        else:
+            self._start_put(key, whole)
 
     def seal(self, checkpoint: str, seal: Seal) -> None:
         """See `Home.seal`."""
-        guard.attempt(seal.attempt)
-        self._fence()
+        self.flush(layout.staged_key(checkpoint, guard.attempt(seal.attempt)))
+        fence = self._transfers.pool.submit(self._fence)
         known = self._etags.get(layout.staged_key(checkpoint, seal.attempt), {})
-        self.committer.seal(guard.checkpoint(checkpoint, self._depth), seal, etags=dict(known))
+        guard.checkpoint(checkpoint, self._depth)
+        self.committer.seal(checkpoint, seal, etags=dict(known), may_put=fence.result)
 
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """See `Home.commit_file`. An object is always durable, and replaced whole."""
@@ -219,10 +226,11 @@ class BucketHome:
         with self._parts:
             self._over.add(part)
             self._etags.pop(part, None)
-            mine = [key for key in self._streams if guard.attempt_root(key) == part]
-            streams = [self._streams.pop(key) for key in mine]
+            streams = list(_take(self._streams, part).values())
+            _take(self._sizes, part)
         for stream in streams:
             stream.abort()
+        self._transfers.drop(part)
         self.committer.discard_attempt(checkpoint, attempt)
 
     def publish(
@@ -240,7 +248,7 @@ class BucketHome:
 
     def snapshot(self) -> BucketSnapshot:
         """What a restore looks at: a few listings, and the manifests."""
-        return take_snapshot(self.committer, self._pool)
+        return take_snapshot(self.committer, self._transfers.pool)
 
     # Inside
 
@@ -257,10 +265,16 @@ class BucketHome:
 
     def _list_checkpoint(self, key: str, checkpoint: str) -> builtins.list[Info]:
         """What the manifest names: not what a late writer may have left beside that."""
-        manifest = self._manifest(checkpoint)
+        looked = self._transfers.pool.submit(self.committer.manifest, checkpoint)
+        objects = self.bucket.list(key)
+        manifest = looked.result()
+        there = {found.key for found in objects}
+        if manifest is None or any(f"{checkpoint}/{f.path}" not in there for f in manifest.files):
+            # Published after one was asked and before the other: what it names is there by now.
+            manifest, objects = self._manifest(checkpoint), self.bucket.list(key)
         if manifest is None:
-            return self.store.tree(key)
-        found = self.store.tree(key, (f"{checkpoint}/{d}" for d in manifest.directories))
+            return as_tree(key, objects)
+        found = as_tree(key, objects, (f"{checkpoint}/{d}" for d in manifest.directories))
         named = {f"{checkpoint}/{file.path}" for file in manifest.files}
         return [entry for entry in found if entry.is_dir or entry.key in named]
 
@@ -290,20 +304,29 @@ class BucketHome:
         with self._parts:
             stream = self._streams.get(key)
             if stream is None:
-                stream = self._streams[key] = self._new_stream(key)
+                size_bytes = self._sizes.get(key)
+                stream = self._streams[key] = self._new_stream(key, size_bytes)
             return stream
 
     def _new_stream(self, key: str, size_bytes: int | None = None) -> ObjectStream:
-        target, (checkpoint, attempt, inner) = final_key(key), _own_parts(key)
+        target, (checkpoint, attempt, _) = final_key(key), _own_parts(key)
         return ObjectStream(
-            partial(self.committer.put_file, checkpoint, attempt, inner),
+            partial(self._put_own, key),
             lambda chunks: self.bucket.put_stream(target, chunks, size_bytes),
             partial(self.committer.check_attempt, checkpoint, attempt),
+            size_bytes,
         )
 
-    def _put_own(self, key: str, data: bytes) -> None:
+    def _put_own(self, key: str, data: bytes) -> str:
         self._check_attempt(key)
-        self._arrived(key, self.committer.put_file(*_own_parts(key), data))
+        return self.committer.put_file(*_own_parts(key), data)
+
+    def _start_put(self, key: str, data: bytes) -> None:
+        """Put a file whole, in the background."""
+        self._check_attempt(key)
+        put = partial(self._put_own, key, data)
+        part = guard.staged_part(key)
+        self._transfers.start(part, len(data), lambda: self._arrived(key, put()))
 
     def _check_attempt(self, key: str) -> None:
         part = guard.attempt_root(guard.staged(key))
@@ -323,6 +346,12 @@ class BucketHome:
             part = guard.attempt_root(key)
             with self._parts:
                 self._etags.setdefault(part, {})[key[len(part) + 1 :]] = etag
+
+
+def _take(known: dict[str, T], part: str) -> dict[str, T]:
+    """Take what is known of an attempt's files out of `known`."""
+    mine = [key for key in known if guard.attempt_root(key) == part]
+    return {key: known.pop(key) for key in mine}
 
 
 def _own_parts(key: str) -> tuple[str, str, str]:

@@ -6,13 +6,19 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 
+from tune_sync.buckets.bucket import MAX_OBJECT_BYTES, MAX_UNKNOWN_BYTES
+from tune_sync.buckets.pieces import piece_of
+from tune_sync.errors import ConfigError
+
 # What waits for the client of the store; the client itself holds its parts.
 CHUNKS_WAITING_COUNT = 1
+# Larger chunks are cut: what waits is small, and the first bytes leave at once.
+PIECE_BYTES = 4 << 20
 # How often a writer that waits for room looks whether the upload has failed.
 LOOK_S = 0.5
 # Up to this an object is put by one request: only that can have a condition. It is what the client
 # would hold before it sends a first part.
-WHOLE_BYTES = 32 << 20
+WHOLE_BYTES = 16 << 20
 
 
 class GivenUpError(Exception):
@@ -25,18 +31,20 @@ class ObjectStream:
     Args:
         put_whole: Stores all bytes of an object, by one request.
         put: Stores chunks as one object and returns its e-tag; raises what an iterator raises.
-        check: Called before the upload is completed; raises if the object is not to appear.
+        check: Called before the last chunk is let go; raises if the object is not to appear.
+        size_bytes: How many there will be; None if that is not known.
     """
 
     def __init__(
-        self, put_whole: Callable[[bytes], str], put: Callable[[Iterator[bytes]], str],
-        check: Callable[[], None],
+        self, put_whole: Callable[[bytes], str], put: Callable[[Iterator[memoryview]], str],
+        check: Callable[[], None], size_bytes: int | None = None,
     ) -> None:  # fmt: skip
         self._put_whole = put_whole
         self._put = put
         self._check_own = check
-        self._held: list[bytes] = []
-        self._waiting: queue.Queue[bytes | None] = queue.Queue(CHUNKS_WAITING_COUNT)
+        self._limit_bytes = MAX_OBJECT_BYTES if size_bytes is not None else MAX_UNKNOWN_BYTES
+        self._held: list[memoryview] = []
+        self._waiting: queue.Queue[memoryview | None] = queue.Queue(CHUNKS_WAITING_COUNT)
         self._given_up = threading.Event()
         self._error: BaseException | None = None
         self._etag = ""
@@ -45,13 +53,30 @@ class ObjectStream:
 
     def write(self, data: bytes | memoryview) -> None:
         """Take a chunk; waits for room. Raises what went wrong with the upload."""
-        self.taken_bytes += len(data)
-        if self._thread is None:
-            self._held.append(bytes(data))
-            if self.taken_bytes > WHOLE_BYTES:
-                self._start()
-        else:
-            self._add(bytes(data))
+        view = memoryview(data)
+        self.taken_bytes += len(view)
+        if self.taken_bytes > self._limit_bytes:
+            raise ConfigError(
+                f"a file of more than {self._limit_bytes} bytes does not fit into an object that "
+                "is begun before its size is known: report it with "
+                "tune_sync.Checkpoint.from_directory, which tells the size"
+            )
+        if self._thread is None and self.taken_bytes > WHOLE_BYTES:
+            self._start()
+        for start in range(0, len(view), PIECE_BYTES):
+            piece = piece_of(view[start : start + PIECE_BYTES])
+            if self._thread is None:
+                self._held.append(piece)
+            else:
+                self._add(piece)
+
+    def take_whole(self) -> bytes | None:
+        """All bytes, if they are few enough for one request: then the caller ends the object."""
+        if self._thread is not None:
+            return None
+        self._check()
+        held, self._held = self._held, []
+        return b"".join(held)
 
     def finish(self) -> str:
         """End the object: durable when this returns its e-tag. Raises as `write` does."""
@@ -83,7 +108,7 @@ class ObjectStream:
         for chunk in held:
             self._add(chunk)
 
-    def _add(self, chunk: bytes | None) -> None:
+    def _add(self, chunk: memoryview | None) -> None:
         while True:
             self._check()
             try:
@@ -98,7 +123,7 @@ class ObjectStream:
         if self._error is not None:
             raise self._error
 
-    def _chunks(self) -> Iterator[bytes]:
+    def _chunks(self) -> Iterator[memoryview]:
         while True:
             if self._given_up.is_set():
                 raise GivenUpError("the upload was given up")

@@ -168,14 +168,14 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
         """What a directory holds; `.tune_sync` is left out."""
         home, key, base = self._locate(selector.base_dir)
-        found = home.info(key)
-        if found is None and selector.allow_not_found:
-            return []
-        if found is None:
+        entries = home.list(key, selector.recursive) if home.in_place else []
+        found = None if entries else home.info(key)  # what holds something is a directory
+        if found is None and not entries and not selector.allow_not_found:
             raise FileNotFoundError(selector.base_dir)
-        if not found.is_dir:
+        if found is not None and not found.is_dir:
             raise NotADirectoryError(selector.base_dir)
-        entries = home.list(key, selector.recursive)
+        if found is not None:
+            entries = home.list(key, selector.recursive)
         if selector.recursive and not isinstance(home, LocalHome):
             checkpoint = self._place(selector.base_dir).checkpoint
             if checkpoint:

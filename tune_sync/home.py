@@ -79,6 +79,9 @@ class Home(Protocol):
     def begin_file(self) -> str:
         """A key for one file that `commit_file` will put in its place."""
 
+    def expect(self, key: str, size_bytes: int) -> None:
+        """Tell how large a staged file will be, where that is known before it is sent."""
+
     def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
         """Send a chunk of a staged file."""
 
@@ -188,6 +191,9 @@ class LocalHome:
         """See `Home.begin_file`."""
         self._fence()
         return self.committer.begin_file()
+
+    def expect(self, key: str, size_bytes: int) -> None:
+        """See `Home.expect`: a file grows as it is written."""
 
     def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
         """See `Home.write`."""

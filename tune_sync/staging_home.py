@@ -144,6 +144,9 @@ class StagingHome:
         """See `Home.begin_file`."""
         return self._destination.begin_file()
 
+    def expect(self, key: str, size_bytes: int) -> None:
+        """See `Home.expect`: a file grows as it is written."""
+
     def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
         """See `Home.write`."""
         self._of(key).write(key, offset_bytes, data)

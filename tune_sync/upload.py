@@ -102,6 +102,7 @@ class Upload:
                 self.make_dir(inner.rpartition("/")[0])
                 self.add_small(inner, data, digest_of(data))
                 return
+        self._home.expect(self.key(inner), source.stat().st_size)
         with self.open(inner) as stream:
             _copy_from(source, stream)
 

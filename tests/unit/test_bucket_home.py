@@ -37,11 +37,13 @@ def write(home: BucketHome, attempt: str, data: bytes, *, chunks: bool) -> None:
     key = f"{staged_key(C0, attempt)}/x"
     if not chunks:
         home.write_batch([Piece(key, 0, len(data))], data)
+        home.flush(key)
         return
     half = len(data) // 2
     home.write(key, 0, data[:half])
     home.write(key, half, data[half:])
     home.finish(key)
+    home.flush(key)
 
 
 def publish_other(bucket: MemoryBucket, late: str, data: bytes) -> None:

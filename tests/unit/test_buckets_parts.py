@@ -40,4 +40,4 @@ def test_no_size_needs_too_many_parts_or_parts_of_a_refused_size(size_bytes: int
 
 def test_a_stream_of_unknown_length_may_have_hundreds_of_gigabytes() -> None:
     assert part_size_bytes(None) == UNKNOWN_PART_BYTES
-    assert UNKNOWN_PART_BYTES * MAX_PARTS_COUNT > 300 * GIB
+    assert UNKNOWN_PART_BYTES * MAX_PARTS_COUNT > 150 * GIB

@@ -121,6 +121,9 @@ class RemoteHome:
         """See `Home.begin_file`."""
         return str(self._call("begin_file"))
 
+    def expect(self, key: str, size_bytes: int) -> None:
+        """See `Home.expect`: a file grows as it is written."""
+
     def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
         """See `Home.write`. Returns while the chunk is on its way, within the budget."""
         self._send(

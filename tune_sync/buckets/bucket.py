@@ -21,8 +21,9 @@ MAX_PART_BYTES = 5 << 30
 MAX_OBJECT_BYTES = 5 << 40
 # Smaller parts cost a request each for no speed; larger ones only memory.
 PART_BYTES = 16 << 20
-# A stream of unknown length: 10,000 of these are 320 GB.
-UNKNOWN_PART_BYTES = 32 << 20
+# A stream of unknown length: 10,000 of these are 160 GB. Larger ones leave room for fewer at once.
+UNKNOWN_PART_BYTES = 16 << 20
+MAX_UNKNOWN_BYTES = UNKNOWN_PART_BYTES * MAX_PARTS_COUNT
 
 # Parts of a stream are tried again by the library: only it still has their bytes.
 PART_RETRIES_COUNT = 10

@@ -33,7 +33,9 @@ PART_RETRY_S = 120
 
 ENGINES = ("obstore", "pyarrow", "fsspec")
 OWN_OPTIONS = ("request_timeout_s", "connect_timeout_s", "engine")
-S3_OPTIONS = ("key", "secret", "token", "endpoint_url", "region", "anon", *OWN_OPTIONS)
+S3_OPTIONS = (
+    "key", "secret", "token", "endpoint_url", "region", "anon", "sign_payload", *OWN_OPTIONS,
+)  # fmt: skip
 _PACKAGES = {"s3": "s3", "gs": "gcs", "abfs": "azure"}
 
 # The runtime of obstore does not live on in a forked process, and calls then wait for ever.
@@ -132,6 +134,11 @@ def _obstore_class(name: str) -> Any:
     return getattr(importlib.import_module("obstore.store"), name)
 
 
+def _is_encrypted(options: Mapping[str, Any]) -> bool:
+    """Whether TLS tells what was changed on its way; a digest of all bytes would take longer."""
+    return not (options.get("endpoint_url") or aws_environment().endpoint_url).startswith("http:")
+
+
 def _obstore_s3(
     url: BucketUrl, options: Mapping[str, Any], profile: bool, retries_count: int
 ) -> Any:
@@ -143,6 +150,7 @@ def _obstore_s3(
         "secret_access_key": options.get("secret"),
         "session_token": options.get("token"),
         "skip_signature": options.get("anon"),
+        "unsigned_payload": not options.get("sign_payload", not _is_encrypted(options)),
         "credential_provider": _profile_credentials() if profile else None,
     }
     given = {name: value for name, value in wanted.items() if value}
@@ -192,7 +200,7 @@ def _s3fs_options(options: Mapping[str, Any]) -> dict[str, Any]:
     request_s, connect_s = _timeouts(options)
     region, endpoint_url = options.get("region") or env.region, env.endpoint_url
     given = {"endpoint_url": endpoint_url} if endpoint_url else {}
-    given |= {name: value for name, value in options.items() if name != "region"}
+    given |= {name: v for name, v in options.items() if name not in ("region", "sign_payload")}
     return {
         **given, "client_kwargs": {"region_name": region} if region else {},
         "config_kwargs": {"connect_timeout": connect_s, "read_timeout": request_s},

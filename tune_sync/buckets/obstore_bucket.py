@@ -14,11 +14,13 @@ from tune_sync.buckets.bucket import (
     check_object_key,
     part_size_bytes,
 )
+from tune_sync.buckets.pieces import is_piece
 from tune_sync.errors import PutConflictError
 from tune_sync.layout import INTERNAL_DIR
 
-# Bytes that one upload has under way at most; its parts share them.
-IN_FLIGHT_BYTES = 64 << 20
+# Bytes that one upload has under way at most; its parts share them. One connection takes some
+# 100 MB/s, so ten parts at once bring 1 GB/s.
+IN_FLIGHT_BYTES = 160 << 20
 # Looks at empty objects, side by side.
 LOOKS_COUNT = 16
 # Of one part, at random times: not these but PART_RETRY_S shall end them.
@@ -80,13 +82,20 @@ class ObstoreBucket:
         check_object_key(key)
         if not offset_bytes and length_bytes is None:
             return bytes(self._obstore.get(self._store, key).bytes())
-        found = self._obstore.head(self._store, key)  # a range beyond the end is an error there
-        left = found["size"] - offset_bytes
-        length_bytes = left if length_bytes is None else min(length_bytes, left)
-        if length_bytes <= 0:
+        if length_bytes is not None and length_bytes <= 0:
             return b""
-        data = self._obstore.get_range(self._store, key, start=offset_bytes, length=length_bytes)
-        return bytes(data)
+        wanted = (
+            {"offset": offset_bytes}
+            if length_bytes is None
+            else (offset_bytes, offset_bytes + length_bytes)
+        )
+        try:
+            return bytes(self._obstore.get(self._store, key, options={"range": wanted}).bytes())
+        except Exception:
+            # A range that begins at the end is an error there; nobody else is asked for the size.
+            if self._obstore.head(self._store, key)["size"] > offset_bytes:
+                raise
+            return b""
 
     def put(self, key: str, data: bytes, *, create_only: bool = False, if_match: str = "") -> str:
         """See `Bucket.put`."""
@@ -151,8 +160,8 @@ class ObstoreBucket:
                 self._obstore.delete(self._store, key)
 
 
-def _owned(chunks: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-    return (bytes(chunk) for chunk in chunks)
+def _owned(chunks: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    return (chunk if is_piece(chunk) else bytes(chunk) for chunk in chunks)
 
 
 def _as_info(entry: Any) -> ObjectInfo:

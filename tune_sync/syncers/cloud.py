@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tune_sync.buckets.bucket import Bucket
+from tune_sync.buckets.files import get_files, put_files
 from tune_sync.buckets.opening import open_bucket
 from tune_sync.buckets.url import parse_bucket_url
 from tune_sync.filters import matches
 from tune_sync.syncers.base import SYNC_PERIOD_S, SYNC_TIMEOUT_S, BackgroundSyncer
 from tune_sync.tree import scan
-
-AT_ONCE_COUNT = 16
-CHUNK_BYTES = 16 << 20
 
 
 class CloudSyncer(BackgroundSyncer):
@@ -53,8 +50,8 @@ class CloudSyncer(BackgroundSyncer):
         """
         tree, patterns = scan(Path(local_dir)), tuple(exclude or ())
         bucket = self._bucket(remote_dir)
-        wanted = [file for file in tree.files if not matches(file.path, patterns)]
-        return self._start(lambda: _each(lambda f: _put(bucket, f.path, Path(f.source)), wanted))
+        sources = {f.path: Path(f.source) for f in tree.files if not matches(f.path, patterns)}
+        return self._start(lambda: put_files(bucket, sources))
 
     def sync_down(self, remote_dir: str, local_dir: str, exclude: list[str] | None = None) -> bool:
         """Fetch a directory into `local_dir`, which is made if needed."""
@@ -63,7 +60,7 @@ class CloudSyncer(BackgroundSyncer):
         def fetch() -> None:
             Path(local_dir).mkdir(parents=True, exist_ok=True)
             found = [o for o in bucket.list("") if not matches(o.key, patterns)]
-            _each(lambda o: _get(bucket, o.key, o.size_bytes, Path(local_dir, o.key)), found)
+            get_files(bucket, found, Path(local_dir))
 
         return self._start(fetch)
 
@@ -74,30 +71,3 @@ class CloudSyncer(BackgroundSyncer):
 
     def _bucket(self, remote_dir: str) -> Bucket:
         return open_bucket(parse_bucket_url(remote_dir), self._options)
-
-
-def _each(act: Any, items: list[Any]) -> None:
-    with ThreadPoolExecutor(AT_ONCE_COUNT) as pool:
-        for _ in pool.map(act, items):
-            pass
-
-
-def _put(bucket: Bucket, key: str, source: Path) -> None:
-    size_bytes = source.stat().st_size
-    with open(source, "rb") as file:
-        if size_bytes <= CHUNK_BYTES:
-            bucket.put(key, file.read())
-            return
-        bucket.put_stream(key, iter(lambda: file.read(CHUNK_BYTES), b""), size_bytes)
-
-
-def _get(bucket: Bucket, key: str, size_bytes: int, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with open(target, "wb") as file:
-        for chunk in _chunks(bucket, key, size_bytes):
-            file.write(chunk)
-
-
-def _chunks(bucket: Bucket, key: str, size_bytes: int) -> Iterator[bytes]:
-    for start in range(0, size_bytes, CHUNK_BYTES):
-        yield bucket.get(key, start, CHUNK_BYTES)
