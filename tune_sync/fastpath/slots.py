@@ -70,7 +70,8 @@ class Slots:
         threads: int | None = None,
         on_made: Callable[[Slot], None] = lambda slot: None,
     ) -> None:
-        if max_checkpoints_in_memory < 1 or (memory_limit_bytes or 1) < 1:
+        limit_bytes = 1 if memory_limit_bytes is None else memory_limit_bytes
+        if min(max_checkpoints_in_memory, limit_bytes) < 1:
             raise ConfigError("memory limits start at 1; leave them out for the defaults")
         self.folder = root / f"tune_sync-{os.getuid()}"
         self._limit_bytes = memory_limit_bytes
