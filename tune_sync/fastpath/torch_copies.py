@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tune_sync.fastpath.slot import Slot
 from tune_sync.fastpath.torch_archive import CannotPlanError, Record
@@ -80,7 +81,7 @@ def start(records: list[Record], slot: Slot, *, overlap: bool) -> Copies:
     except BaseException:
         copies.wait()
         raise
-    if overlap:
+    if overlap and copies.events:
         _before_steps.add(copies)
     else:
         copies.hold_streams()
@@ -183,8 +184,7 @@ class _BeforeSteps:
 
     def add(self, copies: Copies) -> None:
         if self._remove is None:
-            hook = torch.optim.optimizer.register_optimizer_step_pre_hook(self._hold)
-            self._remove = hook.remove
+            self._remove = register_optimizer_step_pre_hook(self._hold).remove
         self._copies = [c for c in self._copies if c.sources]
         self._copies.append(copies)
 

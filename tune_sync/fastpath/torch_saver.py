@@ -109,5 +109,10 @@ class Saver:
 
 def _save_plainly(obj: object, file: Path, options: dict[str, Any]) -> None:
     # Into an open file: errors of the disk then come with their number.
-    with file.open("xb") as opened:
-        torch.save(obj, opened, **options)
+    try:
+        with file.open("xb") as opened:
+            torch.save(obj, opened, **options)
+    except RuntimeError as error:  # of the archive that could not be ended for the reason before
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
