@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -7,6 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# The environment with the lowest Ray has no PyTorch; `test_the_tests_of_pytorch_run` is for others.
+if importlib.util.find_spec("torch") is None:
+    collect_ignore_glob = ["test_torch_*"]
 
 
 @pytest.fixture

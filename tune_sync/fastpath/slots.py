@@ -33,6 +33,7 @@ _HEADROOM_BYTES = 64 << 10
 # How long to wait for a save that is on its way, before the slow way is taken.
 WAIT_S = 60.0
 WARNING_PERIOD_S = 60.0
+CLOSE_WAIT_S = 30.0
 
 
 @dataclass
@@ -140,6 +141,7 @@ class Slots:
             return
         with self._changed:
             self._is_closed = True
+            self._changed.wait_for(lambda: not self._account.in_making, CLOSE_WAIT_S)
             slots, self._account.slots = self._account.slots, []
         for slot in slots:
             slot.close()

@@ -11,6 +11,7 @@ for zip archives do.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import mmap
 import pickle
@@ -30,6 +31,13 @@ _LOCAL_HEADER_BYTES = 30
 _END = struct.Struct("<4s4H2LH")
 _END_64_LOCATOR = struct.Struct("<4sLQL")
 _END_64 = struct.Struct("<4sQ2H2L4Q")
+# Most of what is pickled; not to ask about each makes a pickle of many tensors a third faster.
+_NO_STORAGES = frozenset(
+    {
+        str, int, float, bool, tuple, list, dict, collections.OrderedDict, type, type(None),
+        types.FunctionType, types.BuiltinFunctionType, torch.Tensor, torch.nn.Parameter,
+    }
+)  # fmt: skip
 _NOT_HERE = 0xFFFFFFFF  # the number is in the 64-bit record
 
 
@@ -115,6 +123,8 @@ def _skeleton(obj: object, file: Path, pickle_protocol: int) -> dict[str, Any]:
                 ask = cls.persistent_id
 
                 def persistent_id(self: Any, obj: Any) -> Any:
+                    if type(obj) in _NO_STORAGES:
+                        return None
                     answer = ask(self, obj)
                     if answer is not None:
                         storages[answer[2]] = obj
