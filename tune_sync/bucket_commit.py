@@ -281,8 +281,8 @@ class BucketCommitter:
                 self._drop(checkpoint)
                 if not staged.retired():
                     dropped.append(checkpoint)
-        self._drop_orphaned_manifests()
-        return Recovery(tuple(completed), tuple(dropped))
+        forgotten = self._drop_orphaned_manifests()
+        return Recovery(tuple(completed), tuple(dropped), forgotten)
 
     # Inside
 
@@ -384,9 +384,9 @@ class BucketCommitter:
             self.bucket.delete([o.key for path, o in found.items() if path not in named])
         self.bucket.delete(staged.keys)
 
-    def _drop_orphaned_manifests(self) -> None:
+    def _drop_orphaned_manifests(self) -> tuple[str, ...]:
         """Forget checkpoints that someone removed by hand, so that their names can be used."""
-        recorded = self.recorded()
+        recorded, gone = self.recorded(), []
         for trial in sorted({layout.parent(key) for key in recorded}):
             there = set(self.bucket.list_dir(trial)[1])
             for checkpoint in recorded:
@@ -395,3 +395,5 @@ class BucketCommitter:
                     if manifest is not None and manifest.files:  # else there is nothing to be there
                         self._fence()
                         self.bucket.delete([layout.manifest_key(checkpoint)])
+                        gone.append(checkpoint)
+        return tuple(gone)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 from tune_sync import layout
 from tune_sync.errors import DamagedError, NotWholeError, StoreFullError
 from tune_sync.manifest import (
+    FileEntry,
     Manifest,
     Placed,
     Seal,
@@ -33,7 +34,7 @@ from tune_sync.manifest import (
     to_json,
     unite,
 )
-from tune_sync.recorded import recorded
+from tune_sync.recorded import first_wrong, recorded
 from tune_sync.store import Store
 
 
@@ -44,10 +45,12 @@ class Recovery:
     Attributes:
         completed: Checkpoints whose manifest was recorded after all.
         dropped: Staged checkpoints that were not whole, or were never reported to the driver.
+        forgotten: Published checkpoints that someone else removed.
     """
 
     completed: tuple[str, ...]
     dropped: tuple[str, ...]
+    forgotten: tuple[str, ...] = ()
 
 
 class Committer:
@@ -94,8 +97,7 @@ class Committer:
             raise NotWholeError(f"attempt {seal.attempt} at {checkpoint} is over; report it again")
         for directory in seal.directories:
             self.store.make_dir(f"{data}/{directory}")
-        for file in seal.files:
-            self._check_length(f"{data}/{file.path}", file.size_bytes)
+        self._check_lengths(data, seal.files)
         self.store.sync_tree(data)
         self._replace(layout.seal_key(checkpoint, seal.attempt), to_json(seal))
         self.store.sync(layout.attempt_key(checkpoint, seal.attempt))
@@ -238,8 +240,8 @@ class Committer:
             self.store.remove_tree(directory)
         if self.store.info(layout.INTERNAL_DIR) is not None:
             self.store.sync(layout.INTERNAL_DIR)  # an old intent must not come back
-        self._drop_orphaned_manifests()
-        return Recovery(tuple(completed), tuple(dropped))
+        forgotten = self._drop_orphaned_manifests()
+        return Recovery(tuple(completed), tuple(dropped), forgotten)
 
     # Inside
 
@@ -297,8 +299,7 @@ class Committer:
                 self.store.make_dir(layout.parent(f"{data}/{path}"))
                 self.store.rename(source, f"{data}/{path}")
         if len(union.seals) > 1:
-            for file in union.files:
-                self._check_length(f"{data}/{file.path}", file.size_bytes)
+            self._check_lengths(data, union.files)
             # The bytes are durable since `seal`; only where they are listed has changed.
             for directory in ("", *union.directories):
                 self.store.sync(f"{data}/{directory}".rstrip("/"))
@@ -338,13 +339,10 @@ class Committer:
         for entry in entries:  # not the directory itself: others move things in
             self.store.remove_tree(entry.key)
 
-    def _check_length(self, key: str, size_bytes: int) -> None:
-        found = self.store.info(key)
-        if found is None or found.is_dir or found.size_bytes != size_bytes:
-            got = "missing" if found is None else f"{found.size_bytes} bytes"
-            raise NotWholeError(
-                f"{key} is {got}, not {size_bytes} bytes; report the checkpoint again"
-            )
+    def _check_lengths(self, directory: str, files: Iterable[FileEntry]) -> None:
+        wrong = first_wrong(self.store, directory, files)
+        if wrong:
+            raise NotWholeError(f"{wrong}; report the checkpoint again")
 
     def _staged_checkpoints(self) -> Iterator[str]:
         """Keys of checkpoints with anything in staging, at whatever depth Ray puts them."""
@@ -371,8 +369,7 @@ class Committer:
                 continue
             try:
                 manifest = manifest_from_json(self.store.read(intent), intent)
-                for file in manifest.files:
-                    self._check_length(f"{where}/{file.path}", file.size_bytes)
+                self._check_lengths(where, manifest.files)
             except (DamagedError, NotWholeError):
                 continue
             if staged:
@@ -390,9 +387,10 @@ class Committer:
         self.store.make_dir(layout.parent(checkpoint))
         self.store.rename(f"{layout.parent(intent)}/data", checkpoint)
 
-    def _drop_orphaned_manifests(self) -> None:
-        for checkpoint in recorded(self.store):
-            if self.store.info(checkpoint) is None:
-                key = layout.manifest_key(checkpoint)
-                self.store.remove(key)
-                self.store.sync(layout.parent(key))
+    def _drop_orphaned_manifests(self) -> tuple[str, ...]:
+        """Forget checkpoints that someone removed by hand; returns them."""
+        gone = [c for c in recorded(self.store) if self.store.info(c) is None]
+        for key in map(layout.manifest_key, gone):
+            self.store.remove(key)
+            self.store.sync(layout.parent(key))
+        return tuple(gone)

@@ -12,6 +12,7 @@ from ray.tune import SyncConfig as RaySyncConfig
 
 from tune_sync.buckets.url import is_bucket_url, parse_bucket_url
 from tune_sync.errors import ConfigError
+from tune_sync.filters import leaves_nothing
 from tune_sync.syncers.base import Syncer
 from tune_sync.syncers.cloud import CloudSyncer
 from tune_sync.syncers.object_store import ObjectStoreSyncer
@@ -76,6 +77,7 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
             _check_flag(name, getattr(self, name))
         for name in ("include", "exclude"):
             setattr(self, name, _check_patterns(name, getattr(self, name)))
+        _check_exclude(self.exclude)
         is_bucket = _check_upload_dir(self.upload_dir)
         _check_options(self.storage_options, is_bucket)
         _check_syncer(self.syncer, self.upload_dir, is_bucket)
@@ -136,6 +138,15 @@ def _check_patterns(name: str, value: Any) -> tuple[str, ...]:
                 f"SyncConfig({name}=...): {pattern!r} has to be relative to the trial directory"
             )
     return tuple(value)
+
+
+def _check_exclude(patterns: Sequence[str]) -> None:
+    for pattern in patterns:
+        if leaves_nothing(pattern):
+            raise ConfigError(
+                f"SyncConfig(exclude=...): {pattern!r} matches every file of a checkpoint, and "
+                "would store empty ones; name what is to be left out"
+            )
 
 
 def _check_upload_dir(place: Any) -> bool:

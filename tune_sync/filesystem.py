@@ -27,12 +27,14 @@ import pyarrow.fs as pafs
 from tune_sync import layout
 from tune_sync.bucket_site import BucketSite
 from tune_sync.buckets.url import BucketUrl
-from tune_sync.errors import ConfigError, ImmutableError, NotSharedError, PathRefusedError
+from tune_sync.errors import ConfigError, ImmutableError, PathRefusedError
 from tune_sync.filters import wanted
 from tune_sync.home import Home, LocalHome
 from tune_sync.layout import Kind, Place
 from tune_sync.run import Run
 from tune_sync.sent_files import SentFiles
+from tune_sync.shared_home import MARKER, SharedHome
+from tune_sync.shared_site import SharedSite
 from tune_sync.small_files import SmallFiles
 from tune_sync.spec import Connector, Spec
 from tune_sync.streams import FileStream, NullStream, as_file_info, open_reader
@@ -43,7 +45,6 @@ from tune_sync.uploads import Uploads
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
-MARKER = ".validate_storage_marker"
 COPY_BYTES = 16 << 20
 
 _HANDLERS: dict[str, SyncHandler] = {}
@@ -60,7 +61,9 @@ def reopen_handler(
         connector: How to reach the home.
         reported: `(checkpoint, attempt)` that the pickling process sealed or had reported to it.
     """
-    handler = open_handler(Spec.from_plain(plain), connector)
+    spec = Spec.from_plain(plain)
+    connector.check_here(spec)
+    handler = open_handler(spec, connector)
     handler.heard_of(reported)
     return handler
 
@@ -94,7 +97,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         self.connector = connector
         self._home_cache: tuple[Spec, Home] | None = None
         self._uploads = Uploads()
-        self.files = SentFiles()
+        self.files = SentFiles(self._tell_unstored)
         self._small_files: SmallFiles | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -139,9 +142,10 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             self.spec = replace(self.spec, owner=self.run.owner)
         return self.run
 
-    def _site(self) -> Path | BucketSite:
+    def _site(self) -> Path | BucketSite | SharedSite:
         if not self.spec.scheme:
-            return Path(self.experiment_root)
+            root = Path(self.experiment_root)
+            return SharedSite(root) if self.spec.options.shared else root
         options = self.connector.storage_options(self.spec)
         return BucketSite(BucketUrl(self.spec.scheme, self.experiment_root), options)
 
@@ -170,8 +174,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if not found.is_dir:
             raise NotADirectoryError(selector.base_dir)
         entries = home.list(key, selector.recursive)
-        remote = not isinstance(home, LocalHome)
-        if selector.recursive and remote and self._place(selector.base_dir).checkpoint:
+        copies = selector.recursive and not isinstance(home, LocalHome)
+        if copies and self._place(selector.base_dir).checkpoint:
             self._small_files = SmallFiles(home, entries)  # it is about to be copied
         return [as_file_info(f"{base}/{entry.key}", entry) for entry in entries]
 
@@ -210,7 +214,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def open_input_stream(self, path: str) -> pa.NativeFile:
         """Read a file from its start to its end."""
         home, key, _ = self._locate(path)
-        if isinstance(home, LocalHome):
+        if isinstance(home, LocalHome) and not isinstance(home, SharedHome):
             return self.open_input_file(path)
         small = self._small_files.take(key) if self._small_files else None
         if small is not None:
@@ -221,7 +225,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def open_input_file(self, path: str) -> pa.NativeFile:
         """Read a file, at any position."""
         home, key, base = self._locate(path)
-        if isinstance(home, LocalHome):
+        if isinstance(home, LocalHome) and not isinstance(home, SharedHome):
             return pafs.LocalFileSystem().open_input_file(f"{base}/{key}")
         return pa.PythonFile(open_reader(home, key, path), mode="r")
 
@@ -261,8 +265,6 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         with self.open_input_file(source) as reader:
             shutil.copyfileobj(reader, writer, COPY_BYTES)
         writer.close()  # only if all could be read: closing is what makes it appear
-
-    # For the adapter and the syncers
 
     def publish(self, path: str, metrics: Any = None) -> tuple[tuple[str, int, int], ...]:
         """Publish a checkpoint that all its writers have sealed; returns `Union.conflicts`.
@@ -304,8 +306,6 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             shutil.copyfileobj(reader, stream, COPY_BYTES)
         stream.close()  # only if all could be read: closing is what makes it appear
 
-    # Inside
-
     def _key(self, path: str) -> str | None:
         """`path` relative to the experiment directory, or None if it is elsewhere."""
         return layout.below(self.experiment_root, path) if self.spec.experiment else None
@@ -334,7 +334,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         found = home.info(key)
         if found is None:
             if path.endswith("/" + MARKER):
-                self._explain_missing_marker(path)
+                self._writable_home()  # says what is wrong
             return pafs.FileInfo(path, pafs.FileType.NotFound)
         return as_file_info(path, found)
 
@@ -354,16 +354,11 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             )
         return self._home()
 
-    def _explain_missing_marker(self, path: str) -> None:
-        if self.spec.options.shared and self.connector.is_worker():
-            raise NotSharedError(
-                f"{path} is not visible on {self.connector.where()}: with syncer=None the storage "
-                "path has to be the same directory on all nodes; mount it there, or use "
-                'tune_sync.SyncConfig(syncer="auto"), which needs no shared storage'
-            )
-        self._writable_home()
-
     def _wanted(self, place: Place, key: str) -> bool:
+        if place.kind is Kind.TRIAL_FILE and self.spec.options.shared and self.run is None:
+            home = self._home()
+            if isinstance(home, SharedHome) and home.is_working_directory(place.trial):
+                return False
         return wanted(place, key, self.spec.options, is_driver=self.run is not None)
 
     def _begin(self, checkpoint: str) -> Upload:
@@ -374,7 +369,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if upload is not None and not upload.is_over:
             return upload
         home = self._home()
-        mark = layout.manifest_key(place.checkpoint) if home.in_place else place.checkpoint
+        by_manifest = home.in_place or self.spec.options.shared  # nothing to wait for
+        mark = layout.manifest_key(place.checkpoint) if by_manifest else place.checkpoint
         if home.info(mark) is not None:
             raise ImmutableError(
                 f"checkpoint {place.checkpoint} is published and never changes; copy it with "
@@ -384,10 +380,14 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def _file_stream(self, key: str, place: Place) -> FileStream:
         commit = partial(self._commit_file, key=key, place=place)
-        return FileStream(self._writable_home(), key, commit)
+        return FileStream(self._writable_home(), key, commit, partial(self.files.failed, key))
 
     def _commit_file(self, stream: FileStream, key: str, place: Place) -> None:
         self.files.commit(stream, key, place.kind, self.run, self.spec.options.timeout_s)
+
+    def _tell_unstored(self, key: str, error: Exception) -> None:
+        if not self.is_driver:
+            self.connector.tell_unstored(self.spec, key, str(error))
 
     def _remove(self, key: str) -> None:
         self._writable_home().remove(key)

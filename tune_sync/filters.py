@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable
 
-from tune_sync.layout import Kind, Place
+from tune_sync.layout import Kind, Place, checkpoint_name
 from tune_sync.spec import Options
 
 # Names that Ray, editors and libraries use for files in the making; never sent as artifacts.
@@ -32,6 +32,13 @@ def wanted(place: Place, key: str, options: Options, *, is_driver: bool) -> bool
     if matches(relative, TEMPORARY_NAMES) or matches(relative, options.exclude):
         return False
     return not options.include or matches(relative, options.include)
+
+
+def leaves_nothing(pattern: str) -> bool:
+    """Whether every file of every checkpoint matches a pattern."""
+    return matches(f"{checkpoint_name(0)}/ANY", [pattern]) and matches(
+        f"{checkpoint_name(999_999)}/other.file", [pattern]
+    )
 
 
 def matches(path: str, patterns: Iterable[str]) -> bool:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tune_sync import disk
 from tune_sync.errors import LeaseHeldError, LeaseLostError
 from tune_sync.layout import LEASE_KEY
 from tune_sync.process import machine as _machine
@@ -136,6 +137,7 @@ class Lease:
             except (OSError, LeaseHeldError):
                 continue  # a full or absent disk: the next beat tries again
 
+    @disk.reopened
     def _write(self) -> None:
         me = Holder.here(self._owner, self._clock())
         fresh = self._file.with_suffix(".new")
@@ -161,6 +163,7 @@ class Lease:
             yield
 
 
+@disk.reopened
 def read_holder(file: Path) -> Holder | None:
     """Who holds the lease in `file`; None if nobody does, or the file is unreadable."""
     try:

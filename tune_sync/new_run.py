@@ -66,6 +66,8 @@ def begin_home(handler: SyncHandler) -> None:
     else:
         if spec.options.shared:
             check_shared(handler.experiment_root)
+            # By now what another driver did before is seen here: one of the two stops.
+            handler.start().lease.check()
         address = start_home(node_id())
     handler.spec = replace(spec, address=address)
 

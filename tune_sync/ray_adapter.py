@@ -18,7 +18,13 @@ from tune_sync import layout, ray_records
 from tune_sync.checkpoint import Checkpoint
 from tune_sync.destination import Destination, parse_destination, resolve_destination
 from tune_sync.dropped_saves import DroppedSaves
-from tune_sync.errors import AskedTwiceError, ConfigError, NotStoredError, TuneSyncError
+from tune_sync.errors import (
+    AskedTwiceError,
+    ConfigError,
+    LeaseLostError,
+    NotStoredError,
+    TuneSyncError,
+)
 from tune_sync.filesystem import SyncHandler
 from tune_sync.metrics import plain_metrics
 from tune_sync.new_run import (
@@ -28,8 +34,8 @@ from tune_sync.new_run import (
     own_sync_config,
     warn_of_conflicts,
 )
-from tune_sync.restored import take_over
-from tune_sync.saved_state import check_restored, saved_trials
+from tune_sync.restored import adopt_published
+from tune_sync.saved_state import check_restored
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -159,11 +165,8 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
     def setup(self, *args: Any, **info: Any) -> None:
         """Start the home agent, so that trials on other nodes find the way."""
         handler = self._handler
-        if handler.on_existing == "resume":
-            self._to_restore = saved_trials(
-                handler.connector.home(handler.spec), handler.spec.where
-            )
         run = handler.start()
+        self._to_restore = run.saved_trials
         try:
             begin_home(handler)
         except BaseException:
@@ -182,7 +185,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         if self._to_restore:
             check_restored(run.where, self._to_restore, (trial.trial_id for trial in trials))
             self._to_restore = frozenset()
-            take_over(run, trials, self._filesystem)
+            adopt_published(run, trials, self._filesystem)
         self._keep_dropped_saves(trials)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -234,14 +237,18 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
 
         Raises:
             NotStoredError: Something accepted is not stored; Ray's fit() raises it.
+            LeaseLostError: Another run took over; the directory is not ours to complete.
         """
         run = self._handler.run
         if run is None or run.closed:
             return
         try:
+            run.check_lease()
             self._keep_dropped_saves(trials)
             run.flush(self._handler.spec.options.timeout_s)
             self._check_files()
+        except LeaseLostError:
+            raise
         except Exception as error:
             raise NotStoredError(
                 f"the run ended, but not all is stored in {run.where}: {error}; what is stored: "
@@ -251,7 +258,14 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             run.close()
 
     def _check_files(self) -> None:
-        unstored = self._handler.files.unstored
+        handler = self._handler
+        unstored: dict[str, Any] = dict(handler.files.unstored)
+        for key, (told_s, reason) in handler.connector.unstored(handler.spec).items():
+            found = handler.start().home.info(key)
+            if (
+                found is None or found.is_dir or found.modified_s < told_s
+            ):  # else it was sent again since
+                unstored[key] = reason
         if unstored:
             raise NotStoredError("; ".join(f"{key}: {e}" for key, e in unstored.items()))
 

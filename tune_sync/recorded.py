@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from tune_sync import layout
-from tune_sync.manifest import Manifest
+from tune_sync.manifest import FileEntry, Manifest
 from tune_sync.store import Info
 
 
@@ -42,8 +42,15 @@ def recorded_numbers(store: Readable) -> dict[str, set[int]]:
 
 def is_whole(store: Readable, manifest: Manifest) -> bool:
     """Whether every file of a published checkpoint is there, as long as it should be."""
-    for file in manifest.files:
-        found = store.info(f"{manifest.checkpoint}/{file.path}")
+    return not first_wrong(store, manifest.checkpoint, manifest.files)
+
+
+def first_wrong(store: Readable, directory: str, files: Iterable[FileEntry]) -> str:
+    """Says of the first file that is not there as long as it should be what is there; else ""."""
+    for file in files:
+        key = f"{directory}/{file.path}"
+        found = store.info(key)
         if found is None or found.is_dir or found.size_bytes != file.size_bytes:
-            return False
-    return True
+            got = "missing" if found is None else f"{found.size_bytes} bytes"
+            return f"{key} is {got}, not {file.size_bytes} bytes"
+    return ""

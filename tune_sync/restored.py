@@ -23,7 +23,7 @@ from tune_sync.run import Run
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 
-def take_over(run: Run, trials: Collection[Any], filesystem: pafs.PyFileSystem) -> None:
+def adopt_published(run: Run, trials: Collection[Any], filesystem: pafs.PyFileSystem) -> None:
     """Register with Ray what it does not know of, and delete what it had deleted.
 
     Args:

@@ -24,6 +24,7 @@ from tune_sync.errors import (
 )
 from tune_sync.lease import Holder
 from tune_sync.publisher import Publisher
+from tune_sync.saved_state import saved_trials
 from tune_sync.sites import LocalSite, Site
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -46,6 +47,7 @@ class Run:
         refused: Checkpoints that were reported and not published, and why.
         begun: Whether training has started.
         closed: Whether the directory was given back.
+        saved_trials: Ids of the trials that the saved state names, if the run resumes one.
     """
 
     def __init__(self, site: Site, checkpoint_depth: int, timeout_s: float) -> None:
@@ -63,6 +65,7 @@ class Run:
         self._taken: set[str] = set()
         self.begun = False
         self.closed = False
+        self.saved_trials: frozenset[str] = frozenset()
 
     @classmethod
     def open(
@@ -78,6 +81,7 @@ class Run:
 
         Raises:
             ExperimentExistsError: There is one, and `on_existing` is "error".
+            DamagedError: There is one to resume, and its state cannot be read; nothing is changed.
             LeaseHeldError: Another live run has it.
             StoreError, OSError: The directory cannot be written.
         """
@@ -88,6 +92,8 @@ class Run:
         site.prepare()
         run = cls(site, checkpoint_depth, timeout_s)
         try:
+            if on_existing == "resume":  # read before anything is swept
+                run.saved_trials = saved_trials(run.home, site.where)
             if on_existing == "error" and site.holds_experiment():  # it came up since we looked
                 _make_way(site, on_existing)
             _log_recovery(site.where, run.home.committer.recover())
@@ -193,7 +199,7 @@ class Run:
         try:
             if self._end():
                 self.lease.check()  # staging of a run that took over is not ours to sweep
-                self.home.committer.recover()
+                _log_forgotten(self.where, self.home.committer.recover())
         except LeaseLostError as error:
             logger.warning("%s", error)
         finally:
@@ -292,3 +298,13 @@ def _log_recovery(root: str, recovery: Recovery) -> None:
         logger.warning("%s: finished publishing %s", root, ", ".join(recovery.completed))
     if recovery.dropped:
         logger.warning("%s: dropped incomplete %s", root, ", ".join(recovery.dropped))
+    _log_forgotten(root, recovery)
+
+
+def _log_forgotten(root: str, recovery: Recovery) -> None:
+    if recovery.forgotten:
+        logger.warning(
+            "%s: %s had been published, and what it held was removed, not by tune_sync; it does "
+            "not count any more, and its name is free",
+            root, ", ".join(recovery.forgotten),
+        )  # fmt: skip

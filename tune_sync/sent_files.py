@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from tune_sync import layout
 from tune_sync.errors import LeaseLostError
@@ -21,30 +22,33 @@ STATE_NAME = "experiment_state"
 class SentFiles:
     """Used by one filesystem. Methods may be called from any thread.
 
+    Args:
+        tell: Called with the key of a file that is not stored, and why.
+
     Attributes:
         unstored: Key of a file whose last version is not stored -> why.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str, Exception], None] = lambda key, error: None) -> None:
+        self._tell = tell
         self.unstored: dict[str, Exception] = {}
         self._digests: dict[str, str] = {}
 
     def commit(
         self, stream: FileStream, key: str, kind: Kind, run: Run | None, timeout_s: float
     ) -> None:
-        """Put a finished file in its place; skips one that this process has sent before.
-
-        It runs in `close`, whose errors pyarrow drops: so they are told and kept here.
-        """
-        try:
-            self._commit(stream, key, kind is Kind.STATE, run, timeout_s)
-        except LeaseLostError:
-            raise  # told by whoever checks the lease
-        except Exception as error:
-            logger.error("%s is not stored: %s", key, error)
-            self.unstored[key] = error
-            raise
+        """Put a finished file in its place; skips one that this process has sent before."""
+        self._commit(stream, key, kind is Kind.STATE, run, timeout_s)
         self.unstored.pop(key, None)
+
+    def failed(self, key: str, error: Exception) -> None:
+        """A file is not stored. pyarrow drops what `close` raises, and Ray only logs the rest."""
+        if isinstance(error, LeaseLostError):
+            return  # told by whoever checks the lease
+        logger.error("%s is not stored: %s", key, error)
+        self.unstored[key] = error
+        self._digests.pop(key, None)
+        self._tell(key, error)
 
     def forget(self, key: str) -> None:
         """`key` was removed, with all that is below."""

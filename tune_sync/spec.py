@@ -83,11 +83,20 @@ class Connector(Protocol):
     def storage_options(self, spec: Spec) -> dict[str, Any]:
         """What `SyncConfig.storage_options` says, for a home that is a bucket."""
 
+    def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
+        """Let the driver know, at the end of the run, that a file is not stored. Best effort."""
+
+    def unstored(self, spec: Spec) -> dict[str, tuple[float, str]]:
+        """What trials told: the file's key -> when (seconds since the epoch) and why."""
+
     def rank(self) -> int:
         """World rank of this process; 0 outside multi-process training."""
 
     def where(self) -> str:
         """Names this node for messages."""
+
+    def check_here(self, spec: Spec) -> None:
+        """Where a trial is starting, raise NotSharedError if a shared home is not seen there."""
 
     def is_worker(self) -> bool:
         """Whether this process is a Ray worker, not a driver."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tune_sync import disk
 from tune_sync.errors import PathRefusedError, StoreFullError
 from tune_sync.layout import check_key
 
@@ -105,6 +106,7 @@ class LocalStore:
         """Where `key` lies. Raises PathRefusedError if that is outside the root."""
         return self.root / check_key(key) if key else self.root
 
+    @disk.reopened
     def info(self, key: str) -> Info | None:
         """See `Store.info`."""
         try:
@@ -114,6 +116,7 @@ class LocalStore:
         is_dir = stat.S_ISDIR(found.st_mode)
         return Info(key, is_dir, 0 if is_dir else found.st_size, found.st_mtime)
 
+    @disk.reopened
     def list(self, key: str) -> list[Info]:
         """See `Store.list`."""
         try:
@@ -123,18 +126,21 @@ class LocalStore:
         found = (self.info(f"{key}/{name}" if key else name) for name in names)
         return [info for info in found if info is not None]
 
+    @disk.reopened
     def read(self, key: str, offset_bytes: int = 0, length_bytes: int | None = None) -> bytes:
         """See `Store.read`."""
         with open(self.path(key), "rb") as file:
             file.seek(offset_bytes)
             return file.read(-1 if length_bytes is None else length_bytes)
 
+    @disk.reopened
     def make_dir(self, key: str) -> None:
         """See `Store.make_dir`."""
         path = self._inside(key)
         with self._room(path):
             path.mkdir(parents=True, exist_ok=True)
 
+    @disk.reopened
     def write_at(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
         """See `Store.write_at`."""
         path = self._inside(key)
@@ -167,30 +173,31 @@ class LocalStore:
             with self._room(self.path(target)):
                 shutil.copyfile(self.path(source), self.path(target))
 
+    @disk.reopened
     def rename(self, source: str, target: str) -> None:
         """See `Store.rename`."""
         with self._room(self.path(target)):
             os.rename(self._inside(source), self._inside(target))
 
+    @disk.reopened
     def remove(self, key: str) -> None:
         """See `Store.remove`."""
         with self._room(self.path(key)):
             self._inside(key).unlink(missing_ok=True)
 
+    @disk.reopened
     def remove_tree(self, key: str) -> None:
         """See `Store.remove_tree`."""
         path = self._inside(key)
-        for _ in range(3):  # a late writer may put a file into a directory being emptied
-            shutil.rmtree(path, ignore_errors=True)
-            if not path.exists():
-                return
         with self._room(path):
-            shutil.rmtree(path)
+            disk.remove_tree(path)
 
+    @disk.reopened
     def sync(self, key: str) -> None:
         """See `Store.sync`."""
         self._sync_path(self._inside(key))
 
+    @disk.reopened
     def sync_tree(self, key: str) -> None:
         """See `Store.sync_tree`."""
         top = self._inside(key)
@@ -207,7 +214,7 @@ class LocalStore:
         with self._room(path):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                os.fsync(descriptor)
+                disk.fsync(descriptor, path)
             finally:
                 os.close(descriptor)
 

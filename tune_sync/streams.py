@@ -35,12 +35,17 @@ class FileStream:
         home: Where it goes.
         key: Its place.
         on_close: Called once, to commit it.
+        on_error: Called with what went wrong, before it is raised.
     """
 
-    def __init__(self, home: Home, key: str, on_close: Callable[[FileStream], None]) -> None:
+    def __init__(
+        self, home: Home, key: str, on_close: Callable[[FileStream], None],
+        on_error: Callable[[Exception], None] = lambda error: None,
+    ) -> None:  # fmt: skip
         self._home = home
         self._key = key
         self._on_close = on_close
+        self._on_error = on_error
         self._chunks = Chunks(self._send)
         self._incoming = ""
         self.closed = False
@@ -52,16 +57,25 @@ class FileStream:
 
     def write(self, data: bytes | memoryview) -> int:
         """Take bytes."""
-        return self._chunks.write(data)
+        try:
+            return self._chunks.write(data)
+        except Exception as error:
+            self._on_error(error)
+            raise
 
     def flush(self) -> None:
         """Nothing: the file appears on close."""
 
     def close(self) -> None:
         """Commit the file. May be called twice."""
-        if not self.closed:
-            self.closed = True
+        if self.closed:
+            return
+        self.closed = True
+        try:
             self._on_close(self)
+        except Exception as error:
+            self._on_error(error)
+            raise
 
     def commit(self, durable: bool, unless: str | None) -> None:
         """Put the file in its place, unless its digest is `unless` and nothing was sent yet."""

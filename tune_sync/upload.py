@@ -39,6 +39,7 @@ class Upload:
         self._checkpoint = checkpoint
         self._rank = rank
         self._clock = clock
+        self._begun_by = threading.current_thread()
         self._entries: dict[str, FileEntry] = {}
         self._directories: set[str] = set()
         self._pieces: list[Piece] = []
@@ -146,6 +147,12 @@ class Upload:
         """Sealed with nothing new since, or failed."""
         with self._contents:
             return self._failure is not None or not (self._changed or self._open_count)
+
+    @property
+    def is_of_another_thread(self) -> bool:
+        """Whether another thread, which still runs, has not come to its end with it."""
+        mine = self._begun_by is threading.current_thread()
+        return not mine and self._begun_by.is_alive() and not self.is_over
 
     def seal(self) -> bool:
         """Make what was written so far durable at home, if anything changed.

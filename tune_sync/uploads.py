@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
+from tune_sync.errors import ConfigError
 from tune_sync.home import Home
 from tune_sync.upload import Upload
 
@@ -22,12 +23,23 @@ class Uploads:
         self._lists = threading.Lock()
 
     def begin(self, home: Home, checkpoint: str, rank: int) -> Upload:
-        """A new attempt: what this process wrote for that checkpoint before is dropped."""
+        """A new attempt: what this process wrote for that checkpoint before is dropped.
+
+        Raises:
+            ConfigError: Another thread is writing it: its bytes are not dropped under its hands.
+        """
         upload = Upload(home, checkpoint, rank)
         with self._lists:
-            earlier = self._uploads.pop(checkpoint, None)
-            self._uploads = {k: u for k, u in self._uploads.items() if not u.is_over}
-            self._uploads[checkpoint] = upload
+            earlier = self._uploads.get(checkpoint)
+            if earlier is None or not earlier.is_of_another_thread:
+                self._uploads = {k: u for k, u in self._uploads.items() if not u.is_over}
+                self._uploads[checkpoint] = upload
+        if self.find(checkpoint) is not upload:
+            upload.abort()
+            raise ConfigError(
+                f"{checkpoint}: another thread of this process is reporting it just now, and Ray "
+                "gave both the same name; report from one thread, or hold a lock around it"
+            )
         if earlier is not None:
             earlier.abort()
         return upload

@@ -49,6 +49,9 @@ class Cluster:
             not exist on the other hosts.
         keep_homes: Hosts whose HOME survives :meth:`kill` and :meth:`start`.
         shared: More directories of the machine that all hosts see, read-only.
+        mounts: Host -> a directory of it below ``/srv`` -> a directory of the machine that is
+            bound there and that the host may write. The same one in several hosts is what a
+            network file system would be.
         env: Added to the environment of every host, Ray's own processes included.
     """
 
@@ -68,6 +71,7 @@ class Cluster:
         homes: Mapping[str, str] | None = None,
         keep_homes: Sequence[str] = (),
         shared: Sequence[str | Path] = (),
+        mounts: Mapping[str, Mapping[str, Path]] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
         if auth not in ("token", "disabled"):
@@ -88,6 +92,7 @@ class Cluster:
             homes=dict(homes or {}),
             keep_homes=tuple(keep_homes),
             shared=tuple(Path(p).absolute() for p in shared),
+            mounts={name: dict(places) for name, places in (mounts or {}).items()},
             env=dict(env or {}),
         )
         self.addresses = self._plan.addresses

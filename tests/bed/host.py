@@ -39,6 +39,8 @@ class HostSpec:
         disk_bytes: Size of ``/tmp`` (Ray's own directory is there) and of HOME, each.
         shm_bytes: Size of ``/dev/shm``.
         shared: Directories of the machine below ``/tmp`` or ``/srv`` that stay visible, read-only.
+        mounts: Directory of the host below ``/srv`` -> directory of the machine bound there, which
+            the host may write: what several hosts share.
         files: Host file -> a file of the machine shown there, such as ``/etc/hosts``.
         env: The environment of everything that runs in the host.
     """
@@ -50,6 +52,7 @@ class HostSpec:
     disk_bytes: int
     shm_bytes: int
     shared: tuple[Path, ...]
+    mounts: Mapping[str, Path]
     files: Mapping[str, Path]
     env: Mapping[str, str]
 
@@ -200,6 +203,9 @@ def _first_process(spec: HostSpec) -> str:
     for number, folder in enumerate(spec.shared):
         here = f"{park}/shared/{number}"
         lines += [f"mkdir {here}", f"mount --rbind {quote(str(folder))} {here}"]
+    for number, folder in enumerate(spec.mounts.values()):
+        here = f"{park}/mounts/{number}"
+        lines += [f"mkdir -p {here}", f"mount --rbind {quote(str(folder))} {here}"]
     lines += [
         f"mount -t tmpfs tmpfs {PRIVATE_ROOT}",
         f"mount -t tmpfs -o size={spec.disk_bytes},mode=1777 tmpfs {TMP}",
@@ -208,6 +214,8 @@ def _first_process(spec: HostSpec) -> str:
         here, there = f"{park}/shared/{number}", quote(str(folder))
         lines += [f"mkdir -p {there}", f"mount --rbind {here} {there}"]
         lines += [f"mount -o remount,bind,ro {there}"]
+    for number, at in enumerate(spec.mounts):
+        lines += [f"mkdir -p {quote(at)}", f"mount --rbind {park}/mounts/{number} {quote(at)}"]
     lines.append(f"mkdir -p {home}")
     if spec.home_on_machine is not None:
         lines.append(f"mount --bind {park}/kept {home}")

@@ -29,6 +29,7 @@ class Plan:
     homes: dict[str, str]
     keep_homes: tuple[str, ...]
     shared: tuple[Path, ...]
+    mounts: dict[str, dict[str, Path]]
     env: dict[str, str]
 
     @property
@@ -58,6 +59,7 @@ class Plan:
             disk_bytes=self.disk_bytes,
             shm_bytes=self.shm_bytes,
             shared=self._shared_below_private_places(),
+            mounts=self.mounts.get(name, {}),
             files=self._name_files(state),
             env=env | self.env,
         )

@@ -47,7 +47,7 @@ def check_kills(cluster: Cluster, name: str, kills: int, timeout_s: float) -> No
 def test_a_process_killed_in_the_middle_of_reports_leaves_whole_checkpoints_only(
     cluster: Cluster,
 ) -> None:
-    check_kills(cluster, "killed", 10, 240)
+    check_kills(cluster, "killed", 6, 240)
 
 
 @pytest.mark.slow

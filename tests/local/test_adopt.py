@@ -17,12 +17,14 @@ from typing import Any
 import pytest
 import ray
 from ray import tune
+from ray.tune.experiment import Trial
 
 from tests.bed.tree import Entry, tree_digest
 from tests.hosts.drivers.trainables import read_checkpoint
 from tests.hosts.searches import wait_for
 from tests.local import trainables
 from tests.local.trainables import STEPS
+from tests.unit.restored_run import MINE, OTHER, Experiment
 from tests.unit.staged import placed
 from tune_sync import run_config_kwargs
 from tune_sync.commit import Committer
@@ -254,3 +256,22 @@ def test_what_was_about_to_be_deleted_goes_at_the_restore(local_ray: None, tmp_p
     assert len(checkpoints(root)) > 1
     restore(root, "holds")
     assert list(steps(root)) == [checkpoint_name(STEPS - 1)]
+
+
+def test_a_trial_that_was_saved_before_it_had_a_directory_gets_its_own(
+    local_ray: None, tmp_path: Path
+) -> None:
+    experiment = Experiment(tmp_path)
+    first = experiment.trial("", trial_id="1")
+    second = experiment.trial("", trial_id="2")
+    ended = experiment.trial("", trial_id="3", status=Trial.TERMINATED)
+    fresh = experiment.trial("", trial_id="4")
+    experiment.publish(MINE, 0)
+    experiment.publish(OTHER, 0, 1)
+    experiment.publish("train_3_2_2026", 0)
+    experiment.adopt(first, second, ended, fresh)
+    assert first.checkpoint.path == f"{experiment.root}/{MINE}/checkpoint_000000"
+    assert second.checkpoint.path == f"{experiment.root}/{OTHER}/checkpoint_000001"
+    assert ended.relative_logdir is None
+    assert fresh.relative_logdir is None
+    experiment.run.close()

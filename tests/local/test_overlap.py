@@ -11,6 +11,7 @@ import pytest
 from ray import tune
 
 import tune_sync
+from tests.hosts.searches import wait_for
 from tune_sync import RunConfig, SyncConfig
 
 REPORTS_COUNT = 5
@@ -94,6 +95,7 @@ def deletes_at_home(config: dict[str, Any]) -> None:
     (trial / "note.txt").write_text("once")
     at_home = Path(config["root"]) / trial.name
     tune.report({"there": False, "again": False})
+    wait_for((at_home / "note.txt").is_file, "the file at home")  # it is sent in the background
     there = (at_home / "note.txt").is_file()
     (at_home / "note.txt").unlink()
     for number in range(3):

@@ -1,11 +1,13 @@
 """Python code blocks of Markdown pages, and a program that runs those of one page.
 
-`python -m tests.meta.blocks PAGE` runs them in order, in one process, on a local Ray of two CPUs.
+`python -m tests.meta.blocks PAGE` runs them in order, in one process, on the Ray of `RAY_ADDRESS`,
+or else on one of its own with two CPUs.
 A block after the line `<!-- not run: REASON -->` is compiled, not run.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import textwrap
@@ -51,7 +53,10 @@ def blocks_of(page: Path) -> list[Block]:
 def main(page: Path) -> None:
     import ray
 
-    ray.init(num_cpus=2, include_dashboard=False)
+    if "RAY_ADDRESS" in os.environ:
+        ray.init()
+    else:
+        ray.init(num_cpus=2, include_dashboard=False)
     names: dict[str, object] = {"__name__": "__main__"}
     for block in blocks_of(page):
         if block.is_run:

@@ -1,17 +1,36 @@
+"""All code of the documentation compiles and runs: each page and example in a process of its own.
+
+They share one Ray, as most of the time would go into starting it.
+"""
+
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
 
 from tests.meta.blocks import blocks_of
 from tests.meta.repo import ROOT, name_of, pages
 
 # The demo needs isolated hosts and minutes.
 SLOW = {"examples/demo.py"}
+# These start a Ray that suits them.
+WITH_OWN_RAY = {"examples/demo.py", "examples/inner_trainer.py"}
+
+
+@pytest.fixture(scope="module")
+def shared_ray() -> Iterator[str]:
+    """The address of a Ray that runs what pages and examples start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))  # for workers
+        ray.init(num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
+        yield str(ray.get_runtime_context().gcs_address)
+        ray.shutdown()
 
 
 def pages_with(*, run: bool) -> list[Path]:
@@ -26,10 +45,11 @@ def examples() -> list[object]:
     ]
 
 
-def run(argv: list[str], home: Path) -> None:
+def run(argv: list[str], home: Path, ray_address: str = "") -> None:
     """Run Python in an empty home directory; show its output if it fails."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_ADDRESS", "TUNE_"))}
     env |= {"HOME": str(home), "PYTHONPATH": str(ROOT)}
+    env |= {"RAY_ADDRESS": ray_address} if ray_address else {}
     done = subprocess.run(
         [sys.executable, *argv], env=env, cwd=home, text=True, check=False,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=280,
@@ -45,13 +65,14 @@ def test_blocks_compile(page: Path) -> None:
 
 @pytest.mark.lowest
 @pytest.mark.parametrize("page", pages_with(run=True), ids=name_of)
-def test_blocks_run(page: Path, tmp_path: Path) -> None:
-    run(["-m", "tests.meta.blocks", str(page)], tmp_path)
+def test_blocks_run(page: Path, tmp_path: Path, shared_ray: str) -> None:
+    run(["-m", "tests.meta.blocks", str(page)], tmp_path, shared_ray)
 
 
 @pytest.mark.parametrize("path", examples())
-def test_example_runs(path: Path, tmp_path: Path) -> None:
-    run(["-m", f"examples.{path.stem}"], tmp_path)
+def test_example_runs(path: Path, tmp_path: Path, shared_ray: str) -> None:
+    address = "" if name_of(path) in WITH_OWN_RAY else shared_ray
+    run(["-m", f"examples.{path.stem}"], tmp_path, address)
 
 
 def test_a_block_is_exempt_only_with_a_reason(tmp_path: Path) -> None:

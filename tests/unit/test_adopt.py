@@ -27,6 +27,7 @@ def record(
         # A trial that goes on from another one's: only its own later ones.
         (record(4, (3, 4), clone=True), (3, 4), (), Plan()),
         (record(4, (3, 4), clone=True), (3, 4, 5), (), Plan(adopt=(5,))),
+        (record(6, (3, 4), clone=True), (3, 4, 6), (), Plan(adopt=(6,))),
         (record(4, (), clone=True), (3, 4, 5), (), Plan(adopt=(5,))),
         # A number that was set aside for a first save, which was published, and not registered.
         (record(0, ()), (0,), (), Plan(adopt=(0,))),
@@ -34,7 +35,7 @@ def record(
         (record(6, (4, 5)), (4, 5, 6), (5,), Plan(adopt=(6,))),
         # Nothing is deleted unless Ray deletes.
         (record(5, (4, 5)), (0, 3, 4, 5), (5,), Plan()),
-        (record(5, (4, 5), few=True), (0, 3, 4, 5), (5,), Plan(retire=(0, 3))),
+        (record(5, (4, 5), few=True), (3, 0, 5, 4), (5,), Plan(retire=(0, 3))),
         (record(5, (4, 5), few=True), (3, 4, 5, 6), (5,), Plan(adopt=(6,), retire=(3,))),
         # The best one is kept, however old; so is what a trial goes on from.
         (record(5, (1, 5), few=True), (0, 1, 2, 5), (5,), Plan(retire=(0, 2))),
@@ -81,3 +82,4 @@ def test_the_directory_of_a_trial_with_a_name_of_the_users() -> None:
         "mine_0_a=1_2026"
     )
     assert find_directory("ab_1", ("other",), beginning="mine_0_") == ""
+    assert find_directory("ab_1", ("mine_0_b", "a_ab_1_y"), beginning="mine_0_") == "a_ab_1_y"

@@ -39,6 +39,9 @@ class Connected:
     def home(self, spec: Spec) -> LateHome:
         return self._home
 
+    def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
+        pass
+
     def rank(self) -> int:
         return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -54,7 +55,7 @@ def finish_one(root: Path) -> None:
     run = Run.open(root, "error", TIMEOUT_S, 1)
     run.begun = True
     run.publisher.record_later(placed(run.home.committer, {"a": b"1"}))
-    (root / STATE).write_text("{}")
+    (root / STATE).write_text(json.dumps({"trial_data": []}))
     run.flush(TIMEOUT_S)
     run.close()
 
@@ -161,6 +162,34 @@ def test_what_a_crash_left_is_finished_or_dropped_on_the_next_start(
     assert not (root / INCOMING_DIR).exists()
     assert "finished publishing trial/checkpoint_000001" in caplog.text
     assert "dropped incomplete trial/checkpoint_000002" in caplog.text
+
+
+def test_a_state_that_cannot_be_read_is_told_before_anything_is_swept(
+    root: Path, runs: list[Run]
+) -> None:
+    finish_one(root)
+    crashed = Committer(LocalStore(root))
+    sealed(crashed, {"a": b"3"}, "trial/checkpoint_000002")
+    (root / STATE).write_bytes(b"")
+    with pytest.raises(DamagedError, match=f"{STATE} is not readable"):
+        Run.open(root, "resume", TIMEOUT_S, 1)
+    assert list((root / STAGING_DIR).rglob("seal.json"))
+    assert read_holder(root / LEASE_KEY) is None
+    (root / STATE).write_text(json.dumps({"trial_data": [[json.dumps({"trial_id": "7"}), "{}"]]}))
+    assert start(root, runs, "resume").saved_trials == {"7"}
+
+
+def test_what_was_removed_by_hand_is_told(
+    root: Path, runs: list[Run], caplog: pytest.LogCaptureFixture
+) -> None:
+    finish_one(root)
+    shutil.rmtree(root / CHECKPOINT)
+    start(root, runs, "resume").close()
+    assert f"{CHECKPOINT} had been published, and what it held was removed" in caplog.text
+    assert caplog.text.count("had been published") == 1
+    finish_one(root.with_name("other"))
+    shutil.rmtree(root.with_name("other") / CHECKPOINT)
+    assert cleanup(root.with_name("other")).forgotten == (CHECKPOINT,)
 
 
 def test_cleanup_does_the_same_without_a_run(root: Path) -> None:

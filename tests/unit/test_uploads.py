@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
+import pytest
+
+from tune_sync.errors import ConfigError
+from tune_sync.home import LocalHome
 from tune_sync.uploads import CHECKPOINTS_KEPT, Uploads
 
 RANK_COUNT = 8
@@ -34,3 +41,54 @@ def test_what_is_taken_is_forgotten() -> None:
     uploads.heard_of([("trial/checkpoint_000000", "a"), ("trial/checkpoint_000000", "b")])
     assert uploads.take("trial/checkpoint_000000") == ["a", "b"]
     assert uploads.take("trial/checkpoint_000000") == []
+
+
+CHECKPOINT = "trial/checkpoint_000000"
+
+
+def begin_elsewhere(uploads: Uploads, home: LocalHome, until: threading.Event) -> threading.Thread:
+    """Another thread opens an attempt, and lives on until it is told."""
+    begun = threading.Event()
+
+    def live() -> None:
+        uploads.begin(home, CHECKPOINT, 0)
+        begun.set()
+        until.wait()
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    begun.wait()
+    return thread
+
+
+def test_of_two_threads_that_report_one_name_the_second_is_refused_and_the_first_goes_on(
+    tmp_path: Path,
+) -> None:
+    uploads, home, until = Uploads(), LocalHome(tmp_path), threading.Event()
+    thread = begin_elsewhere(uploads, home, until)
+    first = uploads.find(CHECKPOINT)
+    assert first is not None
+    try:
+        with pytest.raises(ConfigError, match=r"another thread .* report from one thread"):
+            uploads.begin(home, CHECKPOINT, 0)
+        assert uploads.find(CHECKPOINT) is first
+        first.add_small("a", b"1", "digest")
+        uploads.seal()
+        assert uploads.take(CHECKPOINT) == [first.attempt]
+        (left,) = (tmp_path / ".tune_sync/staging" / CHECKPOINT).iterdir()
+        assert left.name == first.attempt
+    finally:
+        until.set()
+        thread.join()
+
+
+def test_an_attempt_whose_thread_is_over_or_whose_seal_is_made_is_replaced(tmp_path: Path) -> None:
+    uploads, home, until = Uploads(), LocalHome(tmp_path), threading.Event()
+    thread = begin_elsewhere(uploads, home, until)
+    uploads.seal()
+    assert uploads.begin(home, CHECKPOINT, 0) is uploads.find(CHECKPOINT)
+    until.set()
+    thread.join()
+    uploads = Uploads()
+    begin_elsewhere(uploads, home, until).join()
+    assert uploads.begin(home, CHECKPOINT, 0) is uploads.find(CHECKPOINT)

@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 
-from tune_sync.agents.home_agent import start_agent
+from tune_sync.agents.home_agent import ask_unstored, start_agent, tell_unstored
 from tune_sync.agents.options_agent import ask_options, start_options
 from tune_sync.agents.remote_home import RemoteHome
 from tune_sync.bucket_home import BucketHome
@@ -18,6 +18,7 @@ from tune_sync.buckets.opening import open_bucket
 from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import HomeLostError
 from tune_sync.home import Home, LocalHome
+from tune_sync.shared_home import SharedHome
 from tune_sync.spec import Address, Spec
 from tune_sync.storage_options import keep, kept
 
@@ -35,9 +36,12 @@ class RayConnector:
             bucket = open_bucket(url, self.storage_options(spec))
             return BucketHome(bucket, spec.owner, spec.options.checkpoint_depth)
         root = Path(spec.root, spec.experiment)
+        if spec.options.shared:
+            where = self.where() if self.is_worker() else ""
+            return SharedHome(root, spec.owner, spec.options.checkpoint_depth, where)
         local = LocalHome(root, spec.owner, spec.options.checkpoint_depth)
         address = spec.address
-        if address is None or spec.options.shared or address.node_id == node_id():
+        if address is None or address.node_id == node_id():
             return local
         if not ray.is_initialized():
             return LocalHome(root, "", spec.options.checkpoint_depth)  # results read elsewhere
@@ -57,6 +61,17 @@ class RayConnector:
             keep(spec.key, found)
         return found or {}
 
+    def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
+        """See `Connector.tell_unstored`. With a bucket there is nobody to tell: it is logged."""
+        if spec.address is not None and not spec.scheme and ray.is_initialized():
+            tell_unstored(spec.address.agent_name, f"{spec.root}/{spec.experiment}", key, reason)
+
+    def unstored(self, spec: Spec) -> dict[str, tuple[float, str]]:
+        """See `Connector.unstored`."""
+        if spec.address is None or spec.scheme or not ray.is_initialized():
+            return {}
+        return ask_unstored(spec.address.agent_name, f"{spec.root}/{spec.experiment}")
+
     def rank(self) -> int:
         """See `Connector.rank`."""
         with warnings.catch_warnings():  # older Rays warn of asking this inside a Tune trial
@@ -71,6 +86,13 @@ class RayConnector:
         if not ray.is_initialized():
             return "this machine"
         return f"node {node_id()} ({ray.util.get_node_ip_address()})"
+
+    def check_here(self, spec: Spec) -> None:
+        """See `Connector.check_here`. Only actors are trials; other tasks may read old results."""
+        began = spec.options.shared and spec.owner and spec.address is not None
+        if began and self.is_worker() and ray.get_runtime_context().get_actor_id() is not None:
+            root = Path(spec.root, spec.experiment)
+            SharedHome(root, where=self.where()).check_here()
 
     def is_worker(self) -> bool:
         """See `Connector.is_worker`."""

@@ -1,7 +1,8 @@
 """The home agent: a Ray actor on the home node that serves its experiment directories.
 
-It keeps nothing in memory that matters: every call says which file it is about, so Ray may
-restart it at any time and repeat a call. It serves only experiment directories of tune_sync (they
+It keeps nothing in memory that results depend on: every call says which file it is about, so Ray
+may restart it at any time and repeat a call. Only what trials told of files that are not stored is
+lost then (it is in their logs). It serves only experiment directories of tune_sync (they
 hold `.tune_sync/format.json`) and what is inside them, checks every key against the directory and
 every chunk against its digest, and unpickles nothing of what it stores. Who may call it is Ray's
 matter (token authentication, TLS): it opens no port of its own.
@@ -10,6 +11,8 @@ matter (token authentication, TLS): it opens no port of its own.
 from __future__ import annotations
 
 import os
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,9 @@ READ_THREADS = 4
 CALL_THREADS = 32
 # A new process of Ray on a busy machine takes seconds, one that needs an environment, a minute.
 START_TIMEOUT_S = 120.0
+# Of files that are not stored an experiment's first so many are named: enough to see what is wrong.
+TOLD_COUNT = 100
+TELL_TIMEOUT_S = 30.0
 
 
 class HomeAgent:
@@ -38,6 +44,7 @@ class HomeAgent:
 
     def __init__(self) -> None:
         self._homes: dict[tuple[str, str, int], LocalHome] = {}
+        self._unstored: dict[str, dict[str, tuple[float, str]]] = {}
 
     def ping(self) -> str:
         """The id of the node it runs on."""
@@ -48,6 +55,16 @@ class HomeAgent:
         if verb not in _VERBS:
             raise PathRefusedError(f"{verb!r} is not a verb of a home")
         return getattr(self._home(root, owner, depth), verb)(*args)
+
+    def tell_unstored(self, root: str, key: str, reason: str) -> None:
+        """Note that a file of an experiment is not stored: its trial may end before anyone asks."""
+        told = self._unstored.setdefault(root, {})
+        if len(told) < TOLD_COUNT or key in told:
+            told[key] = (time.time(), reason)
+
+    def unstored(self, root: str) -> dict[str, tuple[float, str]]:
+        """What was told of an experiment: the file's key -> when and why."""
+        return self._unstored.get(root, {})
 
     @ray.method(concurrency_group="write")  # type: ignore[untyped-decorator]
     def write(
@@ -128,6 +145,24 @@ def start_agent(name: str, node_id: str) -> None:
             "there, in the environment that Ray runs in?"
         ) from error
     _KEEP[name] = handle
+
+
+def tell_unstored(name: str, root: str, key: str, reason: str) -> None:
+    """Tell the agent `name` of a file that is not stored; no error if it does not answer."""
+    with suppress(ValueError, ray.exceptions.RayError):
+        agent = ray.get_actor(name, namespace=NAMESPACE)
+        ray.get(agent.tell_unstored.remote(root, key, reason), timeout=TELL_TIMEOUT_S)
+
+
+def ask_unstored(name: str, root: str) -> dict[str, tuple[float, str]]:
+    """What the agent `name` was told of an experiment; nothing if it does not answer."""
+    with suppress(ValueError, ray.exceptions.RayError):
+        agent = ray.get_actor(name, namespace=NAMESPACE)
+        found: dict[str, tuple[float, str]] = ray.get(
+            agent.unstored.remote(root), timeout=TELL_TIMEOUT_S
+        )
+        return found
+    return {}
 
 
 # A named actor ends when its last handle of the creating process goes away.

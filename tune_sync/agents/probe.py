@@ -1,42 +1,54 @@
-"""Looks from every node of the cluster whether a directory is shared, before training starts."""
+"""Looks from every node that may run trials whether a directory is shared, before training starts.
+
+Nodes with neither CPUs nor GPUs run no trials, and need not see it; the driver's node has to.
+Nodes that join later are looked at by the first trial there; see `SharedHome.check_here`.
+"""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tune_sync import layout
 from tune_sync.errors import NotSharedError
+from tune_sync.sharing import Mark, look
 
 # A new process of Ray on a busy machine takes seconds, one that needs an environment, a minute.
 PROBE_TIMEOUT_S = 120.0
+# What a task says that found itself on another node: its own has left the cluster meanwhile.
+GONE = "gone"
 
 
 def check_shared(root: str) -> None:
-    """Write a file in a directory from every node that is alive, and read it here.
+    """Write a file in a directory from every node that may run trials, and read it here.
 
     Args:
         root: The experiment directory; it is there on this node.
 
     Raises:
-        NotSharedError: A node does not see it, or cannot write there; names both.
+        NotSharedError: Nodes do not see it, or cannot write there; names all of them, and why.
     """
-    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-    mark = Path(root, layout.INTERNAL_DIR, f"probe-{uuid.uuid4().hex}")
-    mark.mkdir()
-    try:
-        asked = [(node, _ask(_probe, str(mark), node["NodeID"])) for node in nodes]
-        for node, ref in asked:
-            _check(root, node, ref, mark)
-    finally:
-        for file in mark.iterdir():
-            file.unlink()
-        mark.rmdir()
+    nodes = [node for node in ray.nodes() if node["Alive"] and _runs_trials(node["Resources"])]
+    with Mark(root) as mark:
+        asked = [(node, _ask(_probe, str(mark.path), node["NodeID"])) for node in nodes]
+        troubles = [(node, _trouble(node, ref, mark)) for node, ref in asked]
+    wrong = [
+        f"node {node['NodeID']} ({node['NodeManagerAddress']}): {trouble}"
+        for node, trouble in troubles
+        if trouble
+    ]
+    if wrong:
+        raise NotSharedError(
+            f"{root} is not shared by all nodes. {'. '.join(wrong)}. Mount the same directory "
+            'there, or leave upload_dir out and use tune_sync.SyncConfig(syncer="auto"): it needs '
+            "no shared storage"
+        )
+
+
+def _runs_trials(resources: Mapping[str, float]) -> bool:
+    return bool(resources.get("CPU") or resources.get("GPU"))
 
 
 def _ask(probe: Callable[..., str], *args: str) -> Any:
@@ -45,27 +57,18 @@ def _ask(probe: Callable[..., str], *args: str) -> Any:
     return task.remote(*args)
 
 
-def _check(root: str, node: dict[str, Any], ref: Any, mark: Path) -> None:
-    where = f"node {node['NodeID']} ({node['NodeManagerAddress']})"
+def _trouble(node: Mapping[str, Any], ref: Any, mark: Mark) -> str:
     try:
-        wrong = ray.get(ref, timeout=PROBE_TIMEOUT_S)
+        trouble = str(ray.get(ref, timeout=PROBE_TIMEOUT_S))
     except ray.exceptions.RayError as error:
-        raise NotSharedError(f"{where} cannot be asked for {root}: {error}") from error
-    if not wrong and not (mark / node["NodeID"]).exists():
-        wrong = "what it writes there does not arrive here"
-    if wrong:
-        raise NotSharedError(
-            f"{root} is not shared by {where}: {wrong}; mount the same directory there, or leave "
-            "upload_dir out: tune_sync needs no shared storage"
-        )
+        return f"it cannot be asked: {error}"
+    if not trouble and not mark.has_answer(node["NodeID"]):
+        return "what it writes there does not arrive on the driver's node"
+    return "" if trouble == GONE else trouble
 
 
 def _probe(mark: str, node_id: str) -> str:
     """What is wrong with a directory on this node; "" if nothing is."""
     if ray.get_runtime_context().get_node_id() != node_id:
-        return ""  # that node has gone meanwhile
-    try:
-        Path(mark, node_id).write_bytes(b"")
-    except OSError as error:
-        return str(error)
-    return ""
+        return GONE
+    return look(mark, node_id)

@@ -6,7 +6,9 @@ import shutil
 import uuid
 from pathlib import Path
 
+from tune_sync.errors import PathRefusedError
 from tune_sync.filters import matches
+from tune_sync.same import is_below, is_same_directory
 from tune_sync.syncers.base import BackgroundSyncer
 from tune_sync.tree import scan
 
@@ -21,8 +23,11 @@ class SharedDirectorySyncer(BackgroundSyncer):
     def sync_up(self, local_dir: str, remote_dir: str, exclude: list[str] | None = None) -> bool:
         """Copy a directory to the shared one.
 
+        Nothing is copied if both are one directory.
+
         Raises:
-            PathRefusedError: A link in it that cannot be copied; see `tune_sync.tree`.
+            PathRefusedError: A link in it that cannot be copied; see `tune_sync.tree`. Or the
+                target is inside of it.
         """
         return self._copy(Path(local_dir), Path(remote_dir), tuple(exclude or ()))
 
@@ -36,6 +41,13 @@ class SharedDirectorySyncer(BackgroundSyncer):
 
     def _copy(self, source: Path, target: Path, patterns: tuple[str, ...]) -> bool:
         tree = scan(source)
+        if is_below(target, source):
+            raise PathRefusedError(
+                f"{target} is inside of {source}: every copy would hold the ones before; choose a "
+                "target outside of it"
+            )
+        if is_same_directory(source, target):
+            return self._start(lambda: None)
 
         def copy() -> None:
             target.mkdir(parents=True, exist_ok=True)

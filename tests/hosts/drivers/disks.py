@@ -16,6 +16,7 @@ from ray import tune
 from tests.bed.tree import tree_digest
 from tests.hosts.drivers.trainables import train_n, whole_digest
 from tune_sync import RunConfig, SyncConfig
+from tune_sync.errors import NotSharedError
 
 BLOB_BYTES = 20 << 20
 STEPS = 4
@@ -99,13 +100,17 @@ def read_only(storage: str) -> dict[str, Any]:
 
 
 def not_shared() -> dict[str, Any]:
-    results = tune.Tuner(
+    tuner = tune.Tuner(
         tune.with_resources(train_n, {"cpu": 1, "w1": 1}),
         param_space={"settings": {"steps": 1}},
         run_config=RunConfig(name="alone", sync_config=SyncConfig(syncer=None), verbose=0),
-    ).fit()
+    )
     nodes = {node["NodeManagerHostname"]: node["NodeID"] for node in ray.nodes()}
-    return {"errors": [str(error) for error in results.errors], "nodes": nodes}
+    try:
+        tuner.fit()
+    except NotSharedError as error:
+        return {"error": str(error), "nodes": nodes}
+    return {"error": "", "nodes": nodes}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,298 @@
+"""Ray's record of restored trials, brought up to what is published: with Ray's own `Trial`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.fs as pafs
+import pytest
+from ray.train._internal.session import _TrainingResult
+from ray.tune import Checkpoint
+from ray.tune.experiment import Trial
+
+from tests.unit.restored_run import MINE, OTHER, Experiment
+from tune_sync import ray_records
+from tune_sync.layout import checkpoint_name, manifest_key
+from tune_sync.manifest import to_json
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Iterator[Experiment]:
+    made = Experiment(tmp_path)
+    yield made
+    made.run.close()
+
+
+class Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+@pytest.fixture
+def warnings() -> Iterator[list[str]]:
+    """What tune_sync warns of."""
+    kept = Kept()
+    logging.getLogger("ray.tune_sync").addHandler(kept)
+    yield kept.lines
+    logging.getLogger("ray.tune_sync").removeHandler(kept)
+
+
+def goes_on_from(trial: Trial) -> int | None:
+    found = ray_records.current(trial)
+    return ray_records.own_number(trial, found.checkpoint) if found else None
+
+
+def kept(trial: Trial) -> dict[int, str]:
+    """Number -> where its metrics are from."""
+    return {n: r.metrics["from"] for n, r in sorted(ray_records.kept(trial).items())}
+
+
+def test_later_ones_are_registered_in_order_with_their_own_metrics(
+    experiment: Experiment, warnings: list[str]
+) -> None:
+    trial = experiment.trial(saved=[0, 1])
+    trial.config = {"rate": 0.1}
+    experiment.publish(MINE, 0, 1, 2, 3)
+    experiment.adopt(trial)
+    assert ray_records.current(trial).metrics["config"] == {"rate": 0.1}
+    assert goes_on_from(trial) == 3
+    assert kept(trial) == {0: "state", 1: "state", 2: "manifest", 3: "manifest"}
+    assert ray_records.index_of(trial) == 3
+    assert experiment.run.latest(MINE) == f"{MINE}/{checkpoint_name(3)}"
+    assert warnings == []
+
+
+def test_where_all_is_known_nothing_changes(experiment: Experiment, warnings: list[str]) -> None:
+    trial = experiment.trial(saved=[0, 1])
+    experiment.publish(MINE, 0, 1)
+    before = ray_records.current(trial)
+    experiment.adopt(trial)
+    assert ray_records.current(trial) is before
+    assert kept(trial) == {0: "state", 1: "state"}
+    assert warnings == []
+
+
+def test_metrics_that_no_manifest_keeps_are_those_of_the_last_result(
+    experiment: Experiment,
+) -> None:
+    trial = experiment.trial(saved=[0])
+    experiment.publish(MINE, 0, 1)
+    manifest = experiment.run.home.committer.manifest(f"{MINE}/{checkpoint_name(1)}")
+    file = experiment.root / manifest_key(manifest.checkpoint)
+    file.write_bytes(to_json(replace(manifest, metrics=None)))
+    experiment.adopt(trial)
+    assert kept(trial) == {0: "state", 1: "last result"}
+
+
+def test_a_finished_trial_stays_as_it_is(experiment: Experiment) -> None:
+    trial = experiment.trial(saved=[0, 1], status=Trial.TERMINATED)
+    experiment.publish(MINE, 0, 1, 2)
+    experiment.adopt(trial)
+    assert goes_on_from(trial) == 1
+    assert ray_records.index_of(trial) == 1
+
+
+@pytest.mark.parametrize("harm", [Experiment.remove, Experiment.lose_file, Experiment.shorten_file])
+def test_where_the_named_one_is_gone_the_record_is_made_anew(
+    experiment: Experiment, warnings: list[str], harm: Callable[[Experiment, str, int], None]
+) -> None:
+    trial = experiment.trial(saved=[0, 1, 2])
+    experiment.publish(MINE, 0, 1, 2)
+    harm(experiment, MINE, 2)
+    experiment.adopt(trial)
+    assert goes_on_from(trial) == 1
+    assert kept(trial) == {0: "state", 1: "state"}
+    (warning,) = [line for line in warnings if "is gone" in line]
+    assert f"{checkpoint_name(2)} is gone; going on from" in warning
+    assert warning.endswith(f"/{MINE}/{checkpoint_name(1)}")
+
+
+def test_one_without_a_manifest_is_there_if_the_state_names_it(experiment: Experiment) -> None:
+    """As an earlier run without tune_sync, or plain Ray, left it."""
+    trial = experiment.trial(saved=[0])
+    (experiment.root / MINE / checkpoint_name(0)).mkdir(parents=True)
+    experiment.adopt(trial)
+    assert goes_on_from(trial) == 0
+    experiment.publish(MINE, 1)
+    experiment.adopt(trial)
+    assert kept(trial) == {0: "state", 1: "manifest"}
+
+
+def test_a_checkpoint_of_another_filesystem_is_not_ours_to_miss(experiment: Experiment) -> None:
+    trial = experiment.trial()
+    experiment.publish(MINE, 0)
+    elsewhere = experiment.result(OTHER, 5, pafs.LocalFileSystem())
+    trial.run_metadata.checkpoint_manager._latest_checkpoint_result = elsewhere
+    assert ray_records.is_clone(trial)
+    experiment.adopt(trial)
+    assert ray_records.current(trial) is elsewhere
+
+
+def test_one_whose_manifest_is_unreadable_is_told_of_once(
+    experiment: Experiment, warnings: list[str]
+) -> None:
+    trial = experiment.trial(saved=[0, 1])
+    experiment.publish(MINE, 0, 1)
+    (experiment.root / manifest_key(f"{MINE}/{checkpoint_name(1)}")).write_bytes(b"{")
+    experiment.adopt(trial)
+    assert goes_on_from(trial) == 1, "the state names it, and it is there"
+    assert [checkpoint_name(1) in line for line in warnings] == [True]
+
+
+def test_a_clone_whose_source_is_nowhere_goes_on_from_its_own(experiment: Experiment) -> None:
+    clone = experiment.trial(OTHER, trial_id="2")
+    experiment.publish(OTHER, 0)
+    gone = Checkpoint("/before/x/gone/checkpoint_000004", experiment.filesystem)
+    manager = clone.run_metadata.checkpoint_manager
+    manager._latest_checkpoint_result = _TrainingResult(gone, {"training_iteration": 9})
+    experiment.adopt(clone)
+    assert goes_on_from(clone) == 0
+
+
+def test_torn_and_unreadable_ones_are_passed_over_with_a_warning(
+    experiment: Experiment, warnings: list[str]
+) -> None:
+    trial = experiment.trial(saved=[0])
+    experiment.publish(MINE, 0, 1, 2, 3)
+    experiment.lose_file(MINE, 2)
+    (experiment.root / manifest_key(f"{MINE}/{checkpoint_name(3)}")).write_bytes(b"{")
+    experiment.adopt(trial)
+    assert goes_on_from(trial) == 1
+    assert [checkpoint_name(2) in line for line in warnings if "not whole any more" in line] == [
+        True
+    ]
+    assert [checkpoint_name(3) in line for line in warnings if "does not count" in line] == [True]
+
+
+def test_no_number_that_is_there_is_given_again(
+    experiment: Experiment, warnings: list[str]
+) -> None:
+    trial = experiment.trial(saved=[0])
+    experiment.publish(MINE, 0)
+    (experiment.root / MINE / checkpoint_name(7)).mkdir()
+    experiment.adopt(trial)
+    assert goes_on_from(trial) == 0
+    assert ray_records.index_of(trial) == 7
+    (warning,) = warnings
+    assert f"{MINE}/{checkpoint_name(7)} has no manifest" in warning
+
+
+def test_numbers_that_were_set_aside_stay_so(experiment: Experiment) -> None:
+    trial = experiment.trial(saved=[0])
+    ray_records.reserve(trial, 6)
+    experiment.publish(MINE, 0, 4)
+    experiment.adopt(trial)
+    assert goes_on_from(trial) == 4
+    assert ray_records.index_of(trial) == 6
+
+
+def test_what_ray_had_deleted_is_deleted_unless_another_trial_goes_on_from_it(
+    experiment: Experiment,
+) -> None:
+    mine = experiment.trial(saved=[2, 3], num_to_keep=2)
+    clone = experiment.trial(OTHER, trial_id="2")
+    experiment.publish(MINE, 0, 1, 2, 3)
+    cloned = experiment.result(MINE, 1)
+    clone.run_metadata.checkpoint_manager._latest_checkpoint_result = cloned
+    experiment.adopt(mine, clone)
+    assert experiment.doomed() == {f"{MINE}/0"}
+    assert ray_records.current(clone) is cloned
+
+
+def test_of_a_finished_trial_too_what_ray_had_deleted_is_deleted(experiment: Experiment) -> None:
+    ended = experiment.trial(saved=[2, 3], num_to_keep=2, status=Trial.TERMINATED)
+    all_kept = experiment.trial(OTHER, [2, 3], trial_id="2")
+    experiment.publish(MINE, 0, 2, 3)
+    experiment.publish(OTHER, 0, 2, 3)
+    experiment.adopt(ended, all_kept)
+    assert experiment.doomed() == {f"{MINE}/0"}
+
+
+def test_a_clone_finds_what_it_goes_on_from_after_a_move(experiment: Experiment) -> None:
+    clone = experiment.trial(OTHER, trial_id="2")
+    experiment.publish(MINE, 0)
+    old = Checkpoint(f"/before/x/{MINE}/{checkpoint_name(0)}", pafs.LocalFileSystem())
+    manager = clone.run_metadata.checkpoint_manager
+    manager._latest_checkpoint_result = _TrainingResult(old, {"training_iteration": 1})
+    experiment.adopt(clone)
+    found = ray_records.current(clone).checkpoint
+    assert found.path == f"{experiment.root}/{MINE}/{checkpoint_name(0)}"
+    assert found.filesystem == experiment.filesystem
+    elsewhere = Checkpoint("/before/x/gone/checkpoint_000004", pafs.LocalFileSystem())
+    manager._latest_checkpoint_result = _TrainingResult(elsewhere, {"training_iteration": 1})
+    experiment.adopt(clone)
+    assert ray_records.current(clone).checkpoint is elsewhere
+
+
+def test_a_directory_that_another_trial_has_is_not_given_away(experiment: Experiment) -> None:
+    owner = experiment.trial("mine", saved=[0], trial_id="1")
+    late = experiment.trial("", trial_id="2", trial_dirname_creator=lambda trial: "mine")
+    experiment.publish("mine", 0)
+    experiment.adopt(owner, late)
+    assert late.relative_logdir is None
+    assert goes_on_from(late) is None
+
+
+def goes_on_from_another(experiment: Experiment, trial: Trial, number: int) -> None:
+    """Make a trial that of another one's clone."""
+    manager = trial.run_metadata.checkpoint_manager
+    manager._latest_checkpoint_result = experiment.result(MINE, number)
+
+
+def test_of_a_clone_only_what_came_after_it_was_cloned_counts(experiment: Experiment) -> None:
+    clone = experiment.trial(OTHER, trial_id="2")
+    ray_records.reserve(clone, 1)
+    experiment.publish(MINE, 5)
+    experiment.publish(OTHER, 0, 1)
+    goes_on_from_another(experiment, clone, 5)
+    experiment.adopt(clone)
+    assert (goes_on_from(clone), kept(clone)) == (None, {})
+    experiment.publish(OTHER, 2)
+    experiment.adopt(clone)
+    assert ray_records.is_clone(clone), "what it was cloned from is further on"
+    assert kept(clone) == {2: "manifest"}
+    experiment.publish(OTHER, 9)
+    experiment.adopt(clone)
+    assert goes_on_from(clone) == 9
+
+
+def test_what_the_state_keeps_and_is_gone_hides_nothing(experiment: Experiment) -> None:
+    clone = experiment.trial(OTHER, [0, 2], trial_id="2")
+    experiment.publish(MINE, 5)
+    experiment.publish(OTHER, 0, 1, 2)
+    experiment.remove(OTHER, 2)
+    goes_on_from_another(experiment, clone, 5)
+    experiment.adopt(clone)
+    assert 1 in kept(clone)
+
+
+def test_of_a_finished_trial_whose_last_one_is_gone_old_ones_are_deleted_too(
+    experiment: Experiment,
+) -> None:
+    ended = experiment.trial(saved=[2, 3], num_to_keep=2, status=Trial.TERMINATED)
+    experiment.publish(MINE, 0, 2, 3)
+    experiment.remove(MINE, 3)
+    experiment.adopt(ended)
+    assert experiment.doomed() == {f"{MINE}/0"}
+
+
+@pytest.mark.parametrize("is_clone", [True, False])
+def test_a_trial_that_has_begun_keeps_its_directory(experiment: Experiment, is_clone: bool) -> None:
+    begun = experiment.trial(MINE, trial_id="1")
+    experiment.publish("train_1_9_2026", 0)
+    if is_clone:
+        experiment.publish(OTHER, 0)
+        begun.run_metadata.checkpoint_manager._latest_checkpoint_result = experiment.result(
+            OTHER, 0
+        )
+    else:
+        experiment.publish(MINE, 0)
+    experiment.adopt(begun)
+    assert begun.relative_logdir == MINE

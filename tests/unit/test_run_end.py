@@ -1,0 +1,69 @@
+"""What `fit()` raises when the loop has ended."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.restored_run import MINE, Experiment
+from tests.unit.staged import sealed
+from tune_sync.errors import LeaseLostError, NotStoredError
+from tune_sync.layout import LEASE_KEY, checkpoint_name
+from tune_sync.ray_adapter import SyncCallback
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Iterator[Experiment]:
+    made = Experiment(tmp_path)
+    yield made
+    made.run.close()
+
+
+def end(experiment: Experiment) -> None:
+    SyncCallback(experiment.filesystem).on_experiment_end([])
+
+
+def test_a_run_that_ends_well_gives_its_directory_back(experiment: Experiment) -> None:
+    end(experiment)
+    assert experiment.run.closed
+    end(experiment)
+
+
+def test_what_was_refused_is_named(experiment: Experiment) -> None:
+    experiment.run.refused["x/trial/checkpoint_000001"] = ValueError("for a reason")
+    with pytest.raises(NotStoredError, match=r"checkpoint_000001: for a reason; what is stored"):
+        end(experiment)
+    assert experiment.run.closed
+
+
+def test_a_run_that_was_taken_over_says_so_whatever_it_could_not_store(
+    experiment: Experiment,
+) -> None:
+    committer = experiment.run.home.committer
+    key = f"{MINE}/{checkpoint_name(0)}"
+    sealed(committer, {"model": b"bytes"}, key)
+    placed = committer.place(key)
+    lease = experiment.root / LEASE_KEY
+    lease.write_text(json.dumps({**json.loads(lease.read_text()), "owner": "another"}))
+    experiment.run.publisher.record_later(placed.manifest)
+    with pytest.raises(LeaseLostError, match="no longer owned by this run"):
+        end(experiment)
+    assert json.loads(lease.read_text())["owner"] == "another"
+
+
+def test_files_that_trials_could_not_store_are_named_unless_they_came_later(
+    experiment: Experiment,
+) -> None:
+    connector = experiment.filesystem.handler.connector
+    connector.told = {f"{MINE}/note.txt": (time.time() - 10, "the disk is full")}
+    with pytest.raises(NotStoredError, match=rf"{MINE}/note.txt: the disk is full"):
+        end(experiment)
+    again = Experiment(experiment.root.parent / "again")
+    again.filesystem.handler.connector.told = connector.told
+    (again.root / MINE).mkdir()
+    (again.root / MINE / "note.txt").write_text("it came")
+    end(again)

@@ -1,0 +1,119 @@
+"""Calls on files that also hold on network file systems, whose manners differ from a local disk's.
+
+| what they do | what is done here |
+|---|---|
+| ESTALE: a handle of something that another host replaced | once more, from the path on |
+| no fsync of directories, or none at all | left out; of files it is said once, in the log |
+| a removed file that is still open stays as `.nfs…` | its directory stays until the next sweep |
+| "not there" from a cache | the directory is opened, which refreshes it |
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+
+# What a file is called that was removed while somebody has it open: by NFS, and by FUSE.
+HELD_OPEN = (".nfs", ".fuse_hidden")
+
+# How long what another node did may stay unseen here. NFS refreshes what is opened at once, and
+# what is only cached within a minute at most; object stores behind FUSE take a few seconds.
+VISIBLE_WITHIN_S = 20.0
+POLL_S = 0.1
+
+REMOVE_TRIES = 3
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def reopened(call: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Do a call once more if it met a stale handle: the second one looks its path up anew."""
+
+    @functools.wraps(call)
+    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return call(*args, **kwargs)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+        return call(*args, **kwargs)
+
+    return wrapper
+
+
+def fsync(descriptor: int, path: Path) -> None:
+    """Make durable what a descriptor is open on, as far as its file system can."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        if not path.is_dir():
+            _say_no_fsync(os.fspath(path.anchor), os.fstat(descriptor).st_dev)
+
+
+@functools.cache
+def _say_no_fsync(anchor: str, device: int) -> None:
+    logger.warning(
+        "a file system in use (device %d) cannot make files durable (no fsync): what its server "
+        "has not written yet is lost if that crashes", device,
+    )  # fmt: skip
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory and what is below; fine if it is not there.
+
+    Files that somebody on this node still has open may stay, under a hidden name, with the
+    directories above them. They go when they are closed, and the directories at the next sweep.
+    """
+    for _ in range(REMOVE_TRIES):  # a late writer may put a file into a directory being emptied
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return
+    try:
+        shutil.rmtree(path)
+    except OSError:
+        if not _holds_only_open_files(path):
+            raise
+
+
+def _holds_only_open_files(path: Path) -> bool:
+    names = [name for _, _, names in os.walk(path) for name in names]
+    return bool(names) and all(name.startswith(HELD_OPEN) for name in names)
+
+
+def refresh(path: Path) -> None:
+    """Let the file system look again at what the directory above `path` holds.
+
+    NFS asks its server whenever a directory is opened ("close to open"), and if that has changed it
+    forgets which names were not there.
+    """
+    try:
+        os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    except OSError:
+        return
+
+
+def wait_until(
+    holds: Callable[[], bool], patience_s: float,
+    clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+) -> bool:  # fmt: skip
+    """Look until something holds or time is up; returns whether it does. Looks at least once."""
+    deadline_s = clock() + patience_s
+    while not holds():
+        if clock() >= deadline_s:
+            return False
+        sleep(POLL_S)
+    return True
