@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,8 +59,9 @@ def test_work_that_is_queued_before_the_call_is_in_the_file(
     device: str, saver: Saver, shared_memory: Path
 ) -> None:
     values = state(device, 1)
-    product = torch.ones((1024, 1024), device=device)
-    for _ in range(100 if device == "cuda" else 2):
+    side, count = (8192, 50) if device == "cuda" else (256, 2)  # on the GPU: a tenth of a second
+    product = torch.ones((side, side), device=device)
+    for _ in range(count):
         product = product @ product
     values["0"].add_(1)
     saver.save_async(values, shared_memory / "state.pt").result()
@@ -81,6 +84,26 @@ def test_with_overlap_the_next_step_waits_and_buffers_are_safe(
         loaded = torch.load(shared_memory / "state.pt")
         assert all(torch.equal(loaded[k], before[k]) for k in before)
         assert not torch.equal(model.state_dict()["0.weight"], before["0.weight"])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_with_overlap_what_changes_at_once_is_small_or_stepped(
+    device: str, saver: Saver, shared_memory: Path
+) -> None:
+    rows = 256 * 1024 if device == "cuda" else 256  # on the GPU: copying takes longer than a step
+    weights = torch.nn.Parameter(torch.zeros((rows, 1024), device=device))
+    counter = torch.zeros(1000, device=device)
+    optimizer = torch.optim.SGD([weights], lr=1.0)
+    weights.grad = torch.ones_like(weights)
+    for step in range(4):
+        state = {"weights": weights.detach(), "counter": counter}
+        pending = saver.save_async(state, shared_memory / "state.pt", overlap=True)
+        counter.add_(1)
+        optimizer.step()
+        pending.result()
+        loaded = torch.load(shared_memory / "state.pt")
+        assert loaded["weights"].eq(-step).all()
+        assert loaded["counter"].eq(step).all()
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -116,6 +139,22 @@ def test_the_file_is_not_there_before_it_is_whole(
     assert all_are(shared_memory / "state.pt", 0)
 
 
+def test_a_slow_save_never_replaces_a_later_one(
+    saver: Saver, shared_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = placing.place
+
+    def late(*args: object) -> None:
+        time.sleep(0.3)
+        place(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(placing, "place", late)
+    saver.save_async("first", shared_memory / "state.pt")
+    saver.save("second, as torch.save does it", shared_memory / "state.pt", pickle_module=pickle)
+    saver.close()
+    assert torch.load(shared_memory / "state.pt") == "second, as torch.save does it"
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_nothing_is_kept_alive_when_it_is_done(
     device: str, saver: Saver, shared_memory: Path
@@ -135,7 +174,5 @@ def test_what_went_wrong_is_in_the_future(saver: Saver, tmp_path: Path) -> None:
 
 
 def test_errors_of_a_full_disk_survive_pickling() -> None:
-    import pickle
-
     error = StoreFullError(28, "no space left")
     assert pickle.loads(pickle.dumps(error)).args == error.args
