@@ -23,6 +23,8 @@ from pathlib import Path
 from tune_sync import disk
 from tune_sync.errors import LeaseHeldError, LeaseLostError
 from tune_sync.layout import LEASE_KEY
+from tune_sync.process import machine as _machine
+from tune_sync.process import start_of as _start_of
 
 # A driver silent for this long is taken for dead, if it cannot be looked at. Shorter would let a
 # driver that swaps or is stopped for a moment lose its run; longer delays a new start elsewhere.
@@ -201,23 +203,6 @@ def check_owner(root: Path, owner: str) -> None:
             f"{root} is no longer owned by this run (now by {by}); this run must stop: "
             "nothing more is written"
         )
-
-
-def _machine() -> str:
-    """Tells apart boots and process id namespaces: pids compare only within one."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return ""
-
-
-def _start_of(pid: int) -> str:
-    """When process `pid` started, in the kernel's ticks; "" if it is gone or cannot be told."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
 
 
 def _surely_dead(holder: Holder) -> bool:

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tune_sync.errors import ConfigError
+from tune_sync.fastpath import Slot, Slots
+from tune_sync.fastpath.slots import sweep
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def new_slots(shared_memory: Path) -> Iterator[Callable[..., Slots]]:
+    made: list[Slots] = []
+
+    def new(**settings: int) -> Slots:
+        made.append(Slots(shared_memory, **settings))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield new
+    for slots in made:
+        slots.close()
+
+
+def take(slots: Slots, need_bytes: int = MIB) -> Slot:
+    slot = slots.take(need_bytes, wait_s=5)
+    assert slot is not None
+    return slot
+
+
+def resident_bytes(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+def test_all_pages_of_a_slot_have_their_memory(new_slots: Callable[..., Slots]) -> None:
+    slot = take(new_slots(), 3 * MIB)
+    assert resident_bytes(slot.path) >= slot.capacity_bytes >= 3 * MIB
+
+
+def test_a_slot_that_is_given_back_is_taken_again(new_slots: Callable[..., Slots]) -> None:
+    slots = new_slots(max_checkpoints_in_memory=1)
+    first = take(slots)
+    slots.give_back(first)
+    assert take(slots, MIB - 1000) is first
+
+
+def test_the_second_slot_is_made_in_the_background(new_slots: Callable[..., Slots]) -> None:
+    slots = new_slots()
+    first = take(slots)
+    deadline = time.monotonic() + 10
+    while len(list(slots.folder.iterdir())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert take(slots) is not first
+
+
+def test_prepared_slots_are_there_when_they_are_needed(new_slots: Callable[..., Slots]) -> None:
+    slots = new_slots()
+    slots.prepare(MIB)
+    assert take(slots) is not take(slots)
+    assert len(list(slots.folder.iterdir())) == 2
+
+
+def test_a_linked_slot_is_not_filled_again(
+    new_slots: Callable[..., Slots], shared_memory: Path
+) -> None:
+    slots = new_slots(max_checkpoints_in_memory=1)
+    slot = take(slots)
+    os.link(slot.path, shared_memory / "mine")
+    slots.give_back(slot)
+    assert slots.take(MIB, wait_s=0) is None
+    (shared_memory / "mine").unlink()
+    assert take(slots) is slot
+
+
+@pytest.mark.parametrize("how", ["open", "mapped"])
+def test_a_slot_that_somebody_reads_is_not_filled_again(
+    new_slots: Callable[..., Slots], how: str
+) -> None:
+    slots = new_slots(max_checkpoints_in_memory=1)
+    slot = take(slots)
+    reader = slot.path.open("rb")
+    held = mmap.mmap(reader.fileno(), 0, prot=mmap.PROT_READ) if how == "mapped" else reader
+    if how == "mapped":
+        reader.close()
+    slots.give_back(slot)
+    assert slots.take(MIB, wait_s=0) is None
+    held.close()
+    assert take(slots) is slot
+
+
+@pytest.mark.parametrize("how", ["truncated", "written"])
+def test_a_slot_that_somebody_wrote_into_is_dropped(
+    new_slots: Callable[..., Slots], how: str
+) -> None:
+    slots = new_slots(max_checkpoints_in_memory=1)
+    slot = take(slots)
+    slots.give_back(slot)
+    time.sleep(0.02)  # times of files are as fine as the kernel's ticks
+    if how == "truncated":
+        os.truncate(slot.path, 0)
+        os.truncate(slot.path, slot.capacity_bytes)
+    else:
+        with slot.path.open("r+b") as file:
+            file.write(b"x")
+    assert take(slots) is not slot
+    assert not slot.path.exists()
+
+
+def test_over_the_budget_there_is_no_slot_and_no_error(
+    new_slots: Callable[..., Slots], caplog: pytest.LogCaptureFixture
+) -> None:
+    slots = new_slots(memory_limit_bytes=3 * MIB)
+    with caplog.at_level(logging.WARNING):
+        assert slots.take(4 * MIB) is None
+        assert slots.take(4 * MIB) is None
+    (record,) = caplog.records
+    assert "memory_limit_bytes" in record.getMessage()
+
+
+def test_idle_slots_of_another_size_make_room(new_slots: Callable[..., Slots]) -> None:
+    slots = new_slots(memory_limit_bytes=10 * MIB, max_checkpoints_in_memory=1)
+    small = take(slots, 4 * MIB)
+    slots.give_back(small)
+    assert take(slots, 8 * MIB).capacity_bytes >= 8 * MIB
+    assert not small.path.exists()
+
+
+def test_a_slot_in_use_never_makes_room(new_slots: Callable[..., Slots]) -> None:
+    slots = new_slots(memory_limit_bytes=10 * MIB, max_checkpoints_in_memory=1)
+    used = take(slots, 4 * MIB)
+    assert slots.take(8 * MIB, wait_s=0) is None
+    assert used.path.exists()
+
+
+def test_more_than_shared_memory_has_is_refused(
+    new_slots: Callable[..., Slots], caplog: pytest.LogCaptureFixture
+) -> None:
+    slots = new_slots(memory_limit_bytes=1 << 60)
+    with caplog.at_level(logging.WARNING):
+        assert slots.take(1 << 50) is None
+    assert "--shm-size" in caplog.text
+
+
+def test_without_shared_memory_there_is_no_slot(tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "no" / "such")
+    assert not slots.is_there()
+    assert slots.take(MIB) is None
+
+
+def test_a_folder_that_others_may_enter_is_not_used(shared_memory: Path) -> None:
+    slots = Slots(shared_memory)
+    slots.folder.mkdir()
+    slots.folder.chmod(0o755)
+    assert slots.take(MIB) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"memory_limit_bytes": 0}, {"memory_limit_bytes": -1}, {"max_checkpoints_in_memory": 0}],
+)
+def test_limits_that_cannot_be_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigError):
+        Slots(**wrong)  # type: ignore[arg-type]
+
+
+LEAVE = """
+import os, sys
+from pathlib import Path
+from tune_sync.fastpath import Slots
+slots = Slots(Path(sys.argv[1]), max_checkpoints_in_memory=1)
+print(slots.take(1 << 20).path.name, flush=True)
+if sys.argv[2] == "killed":
+    os.kill(os.getpid(), 9)
+"""
+
+
+def leave(shared_memory: Path, how: str) -> str:
+    argv = [sys.executable, "-c", LEAVE, str(shared_memory), how]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=False)
+    return done.stdout.strip()
+
+
+def test_what_a_killed_process_left_is_swept_and_nothing_else(
+    new_slots: Callable[..., Slots], shared_memory: Path
+) -> None:
+    name = leave(shared_memory, "killed")
+    slots = new_slots(max_checkpoints_in_memory=1)
+    alive = take(slots)
+    assert [p.name for p in slots.folder.iterdir()] == [alive.path.name]
+    assert name != alive.path.name
+    assert sweep(slots.folder) == []
+
+
+def test_a_process_that_ends_leaves_nothing(shared_memory: Path) -> None:
+    assert leave(shared_memory, "ends")
+    assert list(shared_memory.glob("*/*")) == []
+
+
+def test_a_fork_leaves_its_parents_slots_alone(new_slots: Callable[..., Slots]) -> None:
+    slots = new_slots(max_checkpoints_in_memory=1)
+    slot = take(slots)
+    child = os.fork()
+    if child == 0:
+        slots.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert slot.path.exists()

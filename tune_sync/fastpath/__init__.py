@@ -1,0 +1,7 @@
+"""Checkpoints in shared memory. Needs neither Ray nor, but for `torch_*`, PyTorch."""
+
+from tune_sync.fastpath.sizing import shared_memory_bytes
+from tune_sync.fastpath.slot import Slot
+from tune_sync.fastpath.slots import Slots
+
+__all__ = ["Slot", "Slots", "shared_memory_bytes"]

@@ -1,0 +1,283 @@
+"""Slots of shared memory within a budget, made in the background and used again and again.
+
+Fresh shared memory is slow: the kernel clears each page when it is first touched. So a slot is
+kept when its checkpoint is gone, for the next one of about its size.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tune_sync.errors import ConfigError
+from tune_sync.fastpath.pages import memory_available_bytes, room_bytes
+from tune_sync.fastpath.sizing import SLOTS, SPARE
+from tune_sync.fastpath.slot import Slot, State
+from tune_sync.process import is_orphan
+
+logger = logging.getLogger(__name__)
+
+SHARED_MEMORY = Path("/dev/shm")
+_PAGE_BYTES = 4096
+# Part of a slot that may stay unused: what is not data (names, numbers) changes its length.
+_UNUSED_PART = 1 / 64
+_UNUSED_BYTES = 1 << 20
+_HEADROOM_BYTES = 64 << 10
+# How long to wait for a save that is on its way, before the slow way is taken.
+WAIT_S = 60.0
+WARNING_PERIOD_S = 60.0
+CLOSE_WAIT_S = 30.0
+
+
+@dataclass
+class _Account:
+    """What the budget is spent on. Guarded by the pool's lock."""
+
+    slots: list[Slot] = field(default_factory=list)
+    in_making: list[int] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(s.capacity_bytes for s in self.slots) + sum(self.in_making)
+
+
+class Slots:
+    """All slots of this process.
+
+    Args:
+        root: A directory in shared memory.
+        memory_limit_bytes: Most that slots take together. None: half of what is free now.
+        max_checkpoints_in_memory: Most slots of about one size.
+        threads: Threads that make pages. None: by the number of processors.
+        on_made: Called with each new slot, from the thread that made it.
+
+    Raises:
+        ConfigError: A limit below 1.
+    """
+
+    def __init__(
+        self,
+        root: Path = SHARED_MEMORY,
+        *,
+        memory_limit_bytes: int | None = None,
+        max_checkpoints_in_memory: int = SLOTS,
+        threads: int | None = None,
+        on_made: Callable[[Slot], None] = lambda slot: None,
+    ) -> None:
+        limit_bytes = 1 if memory_limit_bytes is None else memory_limit_bytes
+        if min(max_checkpoints_in_memory, limit_bytes) < 1:
+            raise ConfigError("memory limits start at 1; leave them out for the defaults")
+        self.folder = root / f"tune_sync-{os.getuid()}"
+        self._limit_bytes = memory_limit_bytes
+        self._most = max_checkpoints_in_memory
+        self._threads = threads
+        self._on_made = on_made
+        self._account = _Account()
+        self._changed = threading.Condition()
+        self._next_warning_s = 0.0
+        self._is_closed = False
+        self._pid = os.getpid()
+        atexit.register(self.close)
+
+    def take(self, need_bytes: int, *, wait_s: float = WAIT_S) -> Slot | None:
+        """A warm slot for `need_bytes`, or None if the budget has none: take the slow way then.
+
+        Makes a slot if there is none, which takes a second for every few GiB; later calls find
+        it. Give it back when the checkpoint is in its place. May be called from any thread; it
+        never raises for want of memory.
+
+        Args:
+            need_bytes: Bytes of the checkpoint.
+            wait_s: How long to wait for a slot that is being made or filled.
+        """
+        deadline_s = time.monotonic() + wait_s
+        while True:
+            with self._changed:
+                found = self._free(need_bytes)
+                if found is not None:
+                    found.is_busy = True
+                    return found
+                claim_bytes = self._claim(need_bytes)
+                if claim_bytes is None:
+                    if not (self._is_one_coming(need_bytes) and self._wait(deadline_s)):
+                        return None
+                    continue
+            made = self._make(claim_bytes, is_busy=True)
+            self.prepare(need_bytes)
+            return made
+
+    def prepare(self, need_bytes: int, count: int | None = None) -> None:
+        """Make slots for checkpoints of `need_bytes` in the background. Returns at once.
+
+        Args:
+            need_bytes: Bytes of a checkpoint.
+            count: Slots that there shall be. None: as many as are allowed.
+        """
+        with self._changed:
+            wanted = min(count or self._most, self._most) - self._count(need_bytes)
+            claims = [c for _ in range(wanted) if (c := self._claim(need_bytes)) is not None]
+        for claim_bytes in claims:
+            run = threading.Thread(target=self._make, args=(claim_bytes,), daemon=True)
+            run.start()
+
+    def give_back(self, slot: Slot) -> None:
+        """Say that `slot` is filled and in its place, or that filling it failed."""
+        with self._changed:
+            slot.mark()
+            slot.is_busy = False
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Give all memory back; checkpoints that are linked elsewhere stay."""
+        atexit.unregister(self.close)
+        if os.getpid() != self._pid:  # a fork: these are its parent's
+            return
+        with self._changed:
+            self._is_closed = True
+            self._changed.wait_for(lambda: not self._account.in_making, CLOSE_WAIT_S)
+            slots, self._account.slots = self._account.slots, []
+        for slot in slots:
+            slot.close()
+
+    def is_there(self) -> bool:
+        """Whether there is shared memory that only this user may enter. Warns if not."""
+        return self._make_folder()
+
+    def _free(self, need_bytes: int) -> Slot | None:
+        for slot in list(self._account.slots):
+            if slot.is_busy:
+                continue
+            state = slot.state
+            if state is State.SPOILED:
+                self._drop(slot)
+            elif state is State.FREE and _fits(slot.capacity_bytes, need_bytes):
+                return slot
+        return None
+
+    def _drop(self, slot: Slot) -> None:
+        self._account.slots.remove(slot)
+        slot.close()
+
+    def _count(self, need_bytes: int) -> int:
+        sizes = [s.capacity_bytes for s in self._account.slots] + self._account.in_making
+        return sum(_fits(size, need_bytes) for size in sizes)
+
+    def _is_one_coming(self, need_bytes: int) -> bool:
+        sizes = [s.capacity_bytes for s in self._account.slots if s.is_busy]
+        return any(_fits(size, need_bytes) for size in sizes + self._account.in_making)
+
+    def _wait(self, deadline_s: float) -> bool:
+        left_s = deadline_s - time.monotonic()
+        return left_s > 0 and self._changed.wait(left_s)
+
+    def _claim(self, need_bytes: int) -> int | None:
+        """Reserve budget for one more slot; None if there is none. Called with the lock."""
+        size_bytes = -(-(need_bytes + _HEADROOM_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
+        if self._is_closed or self._count(need_bytes) >= self._most or not self._make_folder():
+            return None
+        sweep(self.folder)
+        self._make_room(size_bytes)
+        if reason := self._reason_against(size_bytes):
+            self._warn(reason)
+            return None
+        self._account.in_making.append(size_bytes)
+        return size_bytes
+
+    def _make_room(self, size_bytes: int) -> None:
+        idle = [s for s in self._account.slots if not s.is_busy and s.state is State.FREE]
+        for slot in idle:
+            if not self._reason_against(size_bytes):
+                return
+            self._drop(slot)
+
+    def _reason_against(self, size_bytes: int) -> str:
+        free_bytes, total_bytes = room_bytes(self.folder)
+        after_bytes = self._account.size_bytes + size_bytes
+        if after_bytes > self._limit(free_bytes):
+            return (
+                f"checkpoints of {size_bytes} bytes pass the memory limit of "
+                f"{self._limit_bytes} bytes; set a larger memory_limit_bytes to save them fast"
+            )
+        in_making_bytes = sum(self._account.in_making)
+        if free_bytes - in_making_bytes - size_bytes < total_bytes * SPARE:
+            return (
+                f"{self.folder.parent} has {free_bytes} of {total_bytes} bytes left, too few for a "
+                f"checkpoint of {size_bytes} bytes and {SPARE:.0%} to spare; make it larger "
+                "(mount -o remount,size=…, or --shm-size for a container) to save fast"
+            )
+        return ""
+
+    def _limit(self, free_bytes: int) -> int:
+        if self._limit_bytes is None:
+            available_bytes = memory_available_bytes()
+            if available_bytes >= 0:
+                free_bytes = min(free_bytes, available_bytes)
+            self._limit_bytes = free_bytes // 2
+        return self._limit_bytes
+
+    def _make(self, size_bytes: int, *, is_busy: bool = False) -> Slot | None:
+        slot = self._made(size_bytes)
+        with self._changed:
+            self._account.in_making.remove(size_bytes)
+            if slot is not None and self._is_closed:
+                slot.close()
+                slot = None
+            if slot is not None:
+                slot.is_busy = is_busy
+                self._account.slots.append(slot)
+            self._changed.notify_all()
+        return slot
+
+    def _made(self, size_bytes: int) -> Slot | None:
+        try:
+            slot = Slot(self.folder, size_bytes)
+        except OSError as error:
+            self._warn(f"no slot of {size_bytes} bytes in {self.folder}: {error}; saving slowly")
+            return None
+        try:
+            slot.warm(self._threads)
+            self._on_made(slot)
+        except OSError as error:
+            slot.close()
+            self._warn(f"no memory for a slot of {size_bytes} bytes: {error}; saving slowly")
+            return None
+        return slot
+
+    def _make_folder(self) -> bool:
+        try:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            found = self.folder.lstat()
+        except OSError as error:
+            self._warn(f"no shared memory in {self.folder}: {error}; saving slowly")
+            return False
+        if found.st_uid != os.getuid() or found.st_mode & 0o077:
+            self._warn(f"{self.folder} is open to others; saving slowly. Remove it")
+            return False
+        return True
+
+    def _warn(self, message: str) -> None:
+        # A training loop saves again and again.
+        if time.monotonic() >= self._next_warning_s:
+            self._next_warning_s = time.monotonic() + WARNING_PERIOD_S
+            logger.warning(message)
+
+
+def sweep(folder: Path) -> list[str]:
+    """Remove what processes that have ended left in `folder`; return the names."""
+    orphans = [entry for entry in folder.iterdir() if is_orphan(entry.name)]
+    for entry in orphans:
+        with contextlib.suppress(FileNotFoundError):
+            entry.unlink()
+    return [entry.name for entry in orphans]
+
+
+def _fits(capacity_bytes: int, need_bytes: int) -> bool:
+    unused_bytes = capacity_bytes - need_bytes
+    return 0 <= unused_bytes <= max(_UNUSED_BYTES, capacity_bytes * _UNUSED_PART)

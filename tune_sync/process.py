@@ -1,0 +1,47 @@
+"""Which process something belongs to, so that others can tell whether it is still alive."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+from pathlib import Path
+
+_NUMBERS = itertools.count()
+_OWNED = re.compile(r"tune_sync-([0-9a-f]{8})-([0-9]+)-([0-9]+)-[0-9]+")
+
+
+def machine() -> str:
+    """Tells apart boots and process id namespaces: pids compare only within one."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def start_of(pid: int) -> str:
+    """When process `pid` started, in the kernel's ticks; "" if it is gone or cannot be told."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def owned_name() -> str:
+    """A file name that no other call has given, and that says which process it belongs to."""
+    pid = os.getpid()
+    return f"tune_sync-{_machine_hash()}-{pid}-{start_of(pid) or '0'}-{next(_NUMBERS)}"
+
+
+def is_orphan(name: str) -> bool:
+    """Whether `name` holds an `owned_name` of a process of this machine that has ended."""
+    found = _OWNED.search(name)
+    if found is None or not machine() or found[1] != _machine_hash():
+        return False
+    return start_of(int(found[2])) != found[3]
+
+
+def _machine_hash() -> str:
+    return hashlib.sha256(machine().encode()).hexdigest()[:8]
