@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.cases import free_large_files
 from benchmarks.orders import serve
-from tune_sync.store import SYNCFS_FROM_FILES
+from tune_sync.homes.store import SYNCFS_FROM_FILES
 
 PORT = 7077
 RECEIVE_BYTES = 4 << 20

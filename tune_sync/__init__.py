@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from tune_sync.checkpoint import Checkpoint
     from tune_sync.checkpoint_copy import fetch
     from tune_sync.config import SyncConfig
-    from tune_sync.experiment_copy import fetch_experiment
     from tune_sync.inner import inner_run_config
     from tune_sync.kwargs import restore_kwargs, run_config_kwargs
+    from tune_sync.mirror.experiment_copy import fetch_experiment
     from tune_sync.ray_adapter import RunConfig
     from tune_sync.run import cleanup
     from tune_sync.syncers.base import Syncer
@@ -35,7 +35,7 @@ _HOMES = {
     "Syncer": "syncers.base",
     "cleanup": "run",
     "fetch": "checkpoint_copy",
-    "fetch_experiment": "experiment_copy",
+    "fetch_experiment": "mirror.experiment_copy",
     "inner_run_config": "inner",
     "restore_kwargs": "kwargs",
     "run_config_kwargs": "kwargs",

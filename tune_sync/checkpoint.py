@@ -18,8 +18,9 @@ from tune_sync.source import SourceHandler
 class Checkpoint(ray.tune.Checkpoint):  # type: ignore[misc]
     """`ray.tune.Checkpoint` with two differences.
 
-    Reported after `from_directory`, it travels faster and by the rules of `tune_sync.tree` for
-    links; and every process that opens it reads from a directory of its own.
+    Reported after `from_directory`, it travels faster and by the rules of
+    `tune_sync.transfer.tree` for links; and every process that opens it reads from a directory of
+    its own.
     """
 
     @classmethod

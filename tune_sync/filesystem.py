@@ -24,23 +24,23 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tune_sync import layout
-from tune_sync.bucket_site import BucketSite
 from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import ConfigError, ImmutableError, PathRefusedError
 from tune_sync.filters import wanted
-from tune_sync.home import Home, LocalHome
+from tune_sync.homes.bucket.site import BucketSite
+from tune_sync.homes.home import Home, LocalHome
+from tune_sync.homes.shared.home import MARKER, SharedHome
+from tune_sync.homes.shared.site import SharedSite
 from tune_sync.layout import Kind, Place
-from tune_sync.reads import Reads
 from tune_sync.run import Run
 from tune_sync.sent_files import SentFiles
-from tune_sync.shared_home import MARKER, SharedHome
-from tune_sync.shared_site import SharedSite
 from tune_sync.spec import Connector, Spec
-from tune_sync.streams import FileStream, NullStream, as_file_info
-from tune_sync.tree import TreeFile
-from tune_sync.turn import COPYING, InTurn
-from tune_sync.upload import Upload
-from tune_sync.uploads import Uploads
+from tune_sync.transfer.reads import Reads
+from tune_sync.transfer.streams import FileStream, NullStream, as_file_info
+from tune_sync.transfer.tree import TreeFile
+from tune_sync.transfer.turn import COPYING, InTurn
+from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.uploads import Uploads
 
 COPY_BYTES = 16 << 20
 

@@ -22,8 +22,8 @@ from tune_sync.config import LEFT_OUT, SyncConfig
 from tune_sync.destination import Destination
 from tune_sync.errors import ConfigError
 from tune_sync.filesystem import SyncHandler, open_handler
-from tune_sync.mirror import Mirror
-from tune_sync.outbox import join_remote
+from tune_sync.mirror.mirror import Mirror
+from tune_sync.mirror.outbox import join_remote
 from tune_sync.run_filesystem import RunFileSystem
 from tune_sync.spec import Options, Spec
 from tune_sync.syncers.base import Syncer

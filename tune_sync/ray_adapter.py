@@ -14,12 +14,11 @@ import ray
 import ray.train
 import ray.tune
 
-from tune_sync import layout, ray_records
+from tune_sync import layout
 from tune_sync.agents.node_agents import RayNodes
 from tune_sync.buckets.url import path_of_url
 from tune_sync.checkpoint import Checkpoint
 from tune_sync.destination import Destination, parse_destination, resolve_destination
-from tune_sync.dropped_saves import DroppedSaves
 from tune_sync.errors import (
     AskedTwiceError,
     ConfigError,
@@ -28,7 +27,7 @@ from tune_sync.errors import (
     TuneSyncError,
 )
 from tune_sync.filesystem import SyncHandler
-from tune_sync.lost_checkpoints import go_on_without_lost
+from tune_sync.homes.saved_state import check_restored
 from tune_sync.metrics import plain_metrics
 from tune_sync.new_run import (
     OwnSync,
@@ -38,8 +37,10 @@ from tune_sync.new_run import (
     make_filesystem,
     warn_of_conflicts,
 )
-from tune_sync.restored import adopt_published
-from tune_sync.saved_state import check_restored
+from tune_sync.restoring import ray_records
+from tune_sync.restoring.dropped_saves import DroppedSaves
+from tune_sync.restoring.lost_checkpoints import go_on_without_lost
+from tune_sync.restoring.restored import adopt_published
 from tune_sync.storage_options import kept
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tune_sync import layout
-from tune_sync.behind import Behind, Nodes
-from tune_sync.bucket_site import BucketSite
+from tune_sync.behind.behind import Behind, Nodes
 from tune_sync.buckets.url import is_bucket_url, parse_bucket_url
-from tune_sync.commit import Recovery
 from tune_sync.errors import (
     AskedTwiceError,
     ExperimentExistsError,
@@ -24,11 +22,13 @@ from tune_sync.errors import (
     NotStoredError,
     StoreError,
 )
-from tune_sync.lease import Holder
+from tune_sync.homes.bucket.site import BucketSite
+from tune_sync.homes.commit import Recovery
+from tune_sync.homes.lease import Holder
+from tune_sync.homes.saved_state import saved_trials
+from tune_sync.homes.sites import LocalSite, Site
 from tune_sync.publisher import Publisher
-from tune_sync.saved_state import saved_trials
-from tune_sync.send_orders import AT
-from tune_sync.sites import LocalSite, Site
+from tune_sync.sending.orders import AT
 from tune_sync.watched import WatchedCommitter, Watcher
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable
 
 from tune_sync import layout
+from tune_sync.behind.held_file import HeldFile
 from tune_sync.errors import LeaseLostError, SyncTimeoutError
-from tune_sync.held_file import HeldFile
-from tune_sync.home import digest_of
+from tune_sync.homes.home import digest_of
 from tune_sync.layout import Kind
 from tune_sync.paced import Paced
 from tune_sync.run import Run
-from tune_sync.streams import FileStream
+from tune_sync.transfer.streams import FileStream
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 

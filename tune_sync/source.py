@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 
 from tune_sync.errors import ConfigError
 from tune_sync.filesystem import SyncHandler
-from tune_sync.tree import Tree, TreeFile, scan
+from tune_sync.transfer.tree import Tree, TreeFile, scan
 
 
 class SourceHandler(pafs.FileSystemHandler):  # type: ignore[misc]

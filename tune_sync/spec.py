@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol
 
 from tune_sync.buckets.url import BucketUrl
-from tune_sync.home import Home
+from tune_sync.homes.home import Home
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tune_sync.errors import PathRefusedError
-from tune_sync.store import LocalStore
+from tune_sync.homes.store import LocalStore
 from tune_sync.testing.store_contract import StoreContract
 
 

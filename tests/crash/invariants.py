@@ -29,9 +29,9 @@ import xxhash
 
 from tests.crash.ledger import Contents, Ledger
 from tune_sync import layout
-from tune_sync.commit import Committer
 from tune_sync.errors import DamagedError
-from tune_sync.store import Store
+from tune_sync.homes.commit import Committer
+from tune_sync.homes.store import Store
 
 STATE_KEY = "experiment_state.json"
 

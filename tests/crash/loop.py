@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from tests.crash.invariants import check_at_once, check_recovered, check_stable, tree
 from tests.crash.ledger import Ledger
 from tests.crash.run import MakeCommitter, Run
-from tune_sync.commit import Committer
-from tune_sync.store import Store
+from tune_sync.homes.commit import Committer
+from tune_sync.homes.store import Store
 from tune_sync.testing.crash_store import CrashMode, CrashStore
 from tune_sync.testing.fault_store import Crashed, Fault, FaultStore, When, crash_at
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.unit.staged import placed
 from tune_sync import CallbackSyncer
-from tune_sync.mirror import Mirror
+from tune_sync.mirror.mirror import Mirror
 from tune_sync.run import Run
 
 KEEP_COUNT = 2

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.crash.run import Run
-from tune_sync import commit, layout
-from tune_sync.commit import Committer
+from tune_sync import layout
+from tune_sync.homes import commit
+from tune_sync.homes.commit import Committer
 from tune_sync.layout import manifest_key, staged_key
 from tune_sync.manifest import Manifest, Placed, to_json, unite
 from tune_sync.testing.fault_store import FaultStore

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import xxhash
 
-from tune_sync.commit import Committer
+from tune_sync.homes.commit import Committer
+from tune_sync.homes.store import LocalStore
 from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Manifest, Seal
-from tune_sync.store import LocalStore
 
 KEEP_COUNT = 3
 REPLACE_EVERY = 4

@@ -10,10 +10,10 @@ import xxhash
 
 from tests.crash.invariants import STATE_KEY
 from tests.crash.ledger import Contents, Ledger, with_directories
-from tune_sync.commit import Committer
+from tune_sync.homes.commit import Committer
+from tune_sync.homes.store import Store
 from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Manifest, Seal
-from tune_sync.store import Store
 
 MakeCommitter = Callable[..., Committer]
 Action = Callable[[], object]

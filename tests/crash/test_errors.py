@@ -19,8 +19,8 @@ from tests.crash.ledger import Ledger, with_directories
 from tests.crash.loop import WHENS, explore
 from tests.crash.run import Action, Run
 from tests.crash.scenarios import C1, ONE, SCENARIOS
-from tune_sync.commit import Committer
 from tune_sync.errors import StoreFullError
+from tune_sync.homes.commit import Committer
 from tune_sync.testing.crash_store import CrashStore
 from tune_sync.testing.fault_store import (
     ALL_VERBS,

@@ -14,8 +14,8 @@ import xxhash
 
 from tests.crash import publish_for_ever
 from tests.crash.invariants import check_clean, tree
-from tune_sync.commit import Committer
-from tune_sync.store import LocalStore
+from tune_sync.homes.commit import Committer
+from tune_sync.homes.store import LocalStore
 
 KILL_COUNT = 20
 # How far a process gets is counted in its promises: in seconds it would depend on the machine.

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from tests.crash import mirror_for_ever
 from tune_sync import fetch_experiment
-from tune_sync.commit import Committer
-from tune_sync.recorded import is_whole
-from tune_sync.store import LocalStore
+from tune_sync.homes.commit import Committer
+from tune_sync.homes.recorded import is_whole
+from tune_sync.homes.store import LocalStore
 
 KILL_COUNT = 12
 MOST_STEPS = 12

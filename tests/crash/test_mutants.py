@@ -10,7 +10,7 @@ from tests.crash.loop import explore
 from tests.crash.mutants import Without, Wrong
 from tests.crash.run import Run
 from tests.crash.scenarios import SCENARIOS
-from tune_sync.commit import Committer
+from tune_sync.homes.commit import Committer
 
 SYNCS = [
     ("seal", "sync_tree", "publish_one", "WHOLE"),

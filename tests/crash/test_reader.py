@@ -8,8 +8,8 @@ from tests.crash.invariants import STATE_KEY, ViolatedError, check_at_once, chec
 from tests.crash.ledger import Ledger
 from tests.crash.run import Run
 from tests.crash.scenarios import C0, ONE
-from tune_sync.commit import Committer
 from tune_sync.errors import DamagedError
+from tune_sync.homes.commit import Committer
 from tune_sync.layout import manifest_key
 from tune_sync.testing.crash_store import CrashStore
 

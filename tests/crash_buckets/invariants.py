@@ -29,9 +29,9 @@ from tests.crash.invariants import ViolatedError
 from tests.crash.ledger import Contents, Ledger
 from tests.crash_buckets.run import STATE_KEY
 from tune_sync import layout
-from tune_sync.bucket_commit import BucketCommitter
-from tune_sync.bucket_staging import group
 from tune_sync.errors import TuneSyncError
+from tune_sync.homes.bucket.commit import BucketCommitter
+from tune_sync.homes.bucket.staging import group
 from tune_sync.testing.memory_bucket import MemoryBucket
 
 

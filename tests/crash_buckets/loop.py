@@ -9,7 +9,7 @@ from typing import Literal
 from tests.crash.ledger import Ledger
 from tests.crash_buckets.invariants import check_at_once, check_recovered, check_stable, intents
 from tests.crash_buckets.run import MakeCommitter, Run
-from tune_sync.bucket_commit import BucketCommitter
+from tune_sync.homes.bucket.commit import BucketCommitter
 from tune_sync.testing.fault_store import Crashed
 from tune_sync.testing.memory_bucket import FaultBucket, MemoryBucket
 

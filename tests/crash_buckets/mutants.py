@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.crash_buckets.run import Run
 from tune_sync import layout
-from tune_sync.bucket_commit import BucketCommitter
-from tune_sync.bucket_staging import OVER, RETIRED, Claims, Order, Staged, mark_key
+from tune_sync.homes.bucket.commit import BucketCommitter
+from tune_sync.homes.bucket.staging import OVER, RETIRED, Claims, Order, Staged, mark_key
 from tune_sync.manifest import FileEntry, Manifest, Seal, unite
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import xxhash
 
 from tests.crash.ledger import Contents, Ledger, with_directories
-from tune_sync.bucket_commit import BucketCommitter
+from tune_sync.homes.bucket.commit import BucketCommitter
 from tune_sync.manifest import FileEntry, Manifest, Seal
 from tune_sync.testing.memory_bucket import MemoryBucket
 

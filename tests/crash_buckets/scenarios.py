@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.crash.scenarios import C0, C1, ONE, OTHER, RANK_0, RANK_1, TWO
 from tests.crash_buckets.run import Run
-from tune_sync.bucket_staging import RETIRED, mark_key
+from tune_sync.homes.bucket.staging import RETIRED, mark_key
 from tune_sync.layout import manifest_key
 
 

@@ -11,8 +11,8 @@ from tests.crash.ledger import Ledger
 from tests.crash_buckets.invariants import check_at_once, check_recovered, check_stable
 from tests.crash_buckets.run import Action, Run
 from tests.crash_buckets.scenarios import SCENARIOS
-from tune_sync.bucket_commit import BucketCommitter
 from tune_sync.errors import StoreUnreachableError
+from tune_sync.homes.bucket.commit import BucketCommitter
 from tune_sync.testing.memory_bucket import MemoryBucket
 
 

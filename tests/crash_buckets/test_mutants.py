@@ -12,7 +12,7 @@ from tests.crash_buckets import mutants
 from tests.crash_buckets.loop import explore
 from tests.crash_buckets.run import Run
 from tests.crash_buckets.scenarios import SCENARIOS
-from tune_sync.bucket_commit import BucketCommitter
+from tune_sync.homes.bucket.commit import BucketCommitter
 
 ORDERS = [
     (mutants.ManifestBeforeCheck, "ranks_disagree", "MANIFEST"),

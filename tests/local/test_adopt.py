@@ -27,9 +27,9 @@ from tests.local.trainables import STEPS
 from tests.unit.restored_run import MINE, OTHER, Experiment
 from tests.unit.staged import placed
 from tune_sync import run_config_kwargs
-from tune_sync.commit import Committer
+from tune_sync.homes.commit import Committer
+from tune_sync.homes.store import LocalStore
 from tune_sync.layout import checkpoint_name
-from tune_sync.store import LocalStore
 
 NEVER_S = "100000"  # Ray saves its state at the first step, and not again
 HOLD_AFTER = 2

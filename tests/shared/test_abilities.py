@@ -10,8 +10,8 @@ import pytest
 
 from tune_sync import RunConfig, SyncConfig
 from tune_sync.errors import ConfigError, StoreFullError
-from tune_sync.shared_site import SharedSite, check_abilities
-from tune_sync.sharing import Mark, look
+from tune_sync.homes.shared.probe import Mark, look
+from tune_sync.homes.shared.site import SharedSite, check_abilities
 
 Mount = Callable[..., Path]
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.unit.staged import sealed
-from tune_sync import disk, layout
+from tune_sync import layout
 from tune_sync.errors import LeaseLostError, NotSharedError, NotWholeError
-from tune_sync.lease import Lease
+from tune_sync.homes import disk
+from tune_sync.homes.lease import Lease
+from tune_sync.homes.shared.home import SharedHome
+from tune_sync.homes.shared.site import SharedSite
 from tune_sync.manifest import seal_from_json
-from tune_sync.shared_home import SharedHome
-from tune_sync.shared_site import SharedSite
 
 Mount = Callable[..., Path]
 FILES = {"a": b"1", "d/b": b"22" * 5000}

@@ -11,10 +11,10 @@ import pytest
 from tests.weakfs import Weakness, weak_mount
 from tune_sync.errors import PathRefusedError
 from tune_sync.filesystem import SyncHandler
-from tune_sync.lease import Lease
+from tune_sync.homes.lease import Lease
+from tune_sync.homes.shared.home import SharedHome
 from tune_sync.run_filesystem import RunFileSystem
 from tune_sync.same import is_same_directory
-from tune_sync.shared_home import SharedHome
 from tune_sync.spec import Address, Options, Spec
 from tune_sync.syncers.shared_directory import SharedDirectorySyncer
 

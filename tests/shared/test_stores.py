@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.staged import CHECKPOINT, sealed
-from tune_sync import disk
 from tune_sync.errors import StoreFullError
-from tune_sync.shared_home import SharedHome, SharedStore
-from tune_sync.store import LocalStore
+from tune_sync.homes import disk
+from tune_sync.homes.shared.home import SharedHome, SharedStore
+from tune_sync.homes.store import LocalStore
 
 Mount = Callable[..., Path]
 

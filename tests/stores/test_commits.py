@@ -14,12 +14,12 @@ from tests.crash_buckets.invariants import check_at_once, check_recovered, check
 from tests.crash_buckets.run import Run
 from tests.crash_buckets.scenarios import SCENARIOS
 from tests.stores.seaweed import S3Server
-from tune_sync.bucket_commit import BucketCommitter
-from tune_sync.bucket_lease import BucketLease, read_holder
 from tune_sync.buckets.bucket import Bucket
 from tune_sync.buckets.opening import open_bucket
 from tune_sync.buckets.url import parse_bucket_url
 from tune_sync.errors import LeaseHeldError
+from tune_sync.homes.bucket.commit import BucketCommitter
+from tune_sync.homes.bucket.lease import BucketLease, read_holder
 from tune_sync.manifest import FileEntry, Seal
 from tune_sync.testing.memory_bucket import MemoryBucket
 

@@ -8,9 +8,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tune_sync.chunks import DIRECT_BYTES
-from tune_sync.home import LocalHome
-from tune_sync.upload import BATCH_BYTES, SMALL_BYTES, Upload
+from tune_sync.homes.home import LocalHome
+from tune_sync.transfer.chunks import DIRECT_BYTES
+from tune_sync.transfer.upload import BATCH_BYTES, SMALL_BYTES, Upload
 
 THREAD_COUNT = 8
 

@@ -13,11 +13,11 @@ from ray.tune import Checkpoint, CheckpointConfig
 from ray.tune.experiment import Trial
 
 from tests.unit.staged import sealed
-from tune_sync import ray_records
 from tune_sync.filesystem import SyncHandler
-from tune_sync.home import LocalHome
+from tune_sync.homes.home import LocalHome
 from tune_sync.layout import checkpoint_name
-from tune_sync.restored import adopt_published
+from tune_sync.restoring import ray_records
+from tune_sync.restoring.restored import adopt_published
 from tune_sync.run import Run
 from tune_sync.run_filesystem import RunFileSystem
 from tune_sync.spec import Options, Spec

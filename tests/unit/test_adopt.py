@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tune_sync.adopt import Plan, Record, find_directory, plan
+from tune_sync.restoring.adopt import Plan, Record, find_directory, plan
 
 
 def record(

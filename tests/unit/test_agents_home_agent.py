@@ -10,7 +10,7 @@ import pytest
 from tests.unit.staged import CHECKPOINT
 from tune_sync.agents.home_agent import HomeAgent
 from tune_sync.errors import DamagedError, PathRefusedError
-from tune_sync.home import LocalHome, Piece, digest_of
+from tune_sync.homes.home import LocalHome, Piece, digest_of
 from tune_sync.layout import FORMAT_KEY, staged_key
 
 DATA = np.frombuffer(b"some bytes", dtype=np.uint8)

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from tests.meta.repo import ROOT
-from tune_sync.batch import Batch
-from tune_sync.home import Piece
+from tune_sync.homes.home import Piece
+from tune_sync.transfer.batch import Batch
 
 MIB = 1 << 20
 

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import xxhash
 
-from tune_sync.bucket_commit import BucketCommitter
-from tune_sync.bucket_staging import BEGUN, final_key, mark_key
 from tune_sync.buckets.bucket import ObjectInfo
 from tune_sync.errors import (
     ConfigError,
@@ -23,6 +21,8 @@ from tune_sync.errors import (
     PathRefusedError,
     PutConflictError,
 )
+from tune_sync.homes.bucket.commit import BucketCommitter
+from tune_sync.homes.bucket.staging import BEGUN, final_key, mark_key
 from tune_sync.layout import manifest_key, staged_key
 from tune_sync.manifest import FileEntry, Manifest, Seal
 from tune_sync.publisher import Publisher

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tune_sync import bucket_streams
-from tune_sync.bucket_home import BucketHome
-from tune_sync.bucket_staging import BEGUN
 from tune_sync.buckets.bucket import ObjectInfo
 from tune_sync.errors import NotWholeError, TuneSyncError
-from tune_sync.home import Piece, digest_of
+from tune_sync.homes.bucket import streams as bucket_streams
+from tune_sync.homes.bucket.home import BucketHome
+from tune_sync.homes.bucket.staging import BEGUN
+from tune_sync.homes.home import Piece, digest_of
 from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Seal
 from tune_sync.testing.memory_bucket import MemoryBucket

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from tests.unit.clock import Clock
-from tune_sync import bucket_lease
-from tune_sync.bucket_lease import LEASE_TTL_S, BucketLease, live_holder, read_holder
 from tune_sync.errors import LeaseHeldError, LeaseLostError, StoreUnreachableError
+from tune_sync.homes.bucket import lease as bucket_lease
+from tune_sync.homes.bucket.lease import LEASE_TTL_S, BucketLease, live_holder, read_holder
+from tune_sync.homes.lease import Holder
 from tune_sync.layout import LEASE_KEY
-from tune_sync.lease import Holder
 from tune_sync.testing.memory_bucket import MemoryBucket
 
 TIMEOUT_S = 10.0

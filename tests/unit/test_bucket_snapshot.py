@@ -7,13 +7,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from tune_sync.bucket_home import BucketHome
 from tune_sync.buckets.bucket import ObjectInfo
 from tune_sync.errors import DamagedError
-from tune_sync.home import digest_of
+from tune_sync.homes.bucket.home import BucketHome
+from tune_sync.homes.home import digest_of
+from tune_sync.homes.recorded import is_whole, recorded_numbers
 from tune_sync.layout import manifest_key
 from tune_sync.manifest import FileEntry, Manifest, to_json
-from tune_sync.recorded import is_whole, recorded_numbers
 from tune_sync.testing.memory_bucket import MemoryBucket
 
 TRIALS_COUNT, CHECKPOINTS_COUNT, FILES_COUNT = 20, 50, 20

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.staged import CHECKPOINT
-from tune_sync.commit import Committer
 from tune_sync.errors import StoreFullError
-from tune_sync.home import LocalHome, digest_of
-from tune_sync.upload import Upload
+from tune_sync.homes.commit import Committer
+from tune_sync.homes.home import LocalHome, digest_of
+from tune_sync.transfer.upload import Upload
 
 
 def test_a_full_home_is_what_a_large_file_fails_with(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from ray import tune
 from tests.unit.test_late_errors import Connected, copy
 from tune_sync.checkpoint import Checkpoint
 from tune_sync.filesystem import SyncHandler
-from tune_sync.home import LocalHome
+from tune_sync.homes.home import LocalHome
 from tune_sync.manifest import Seal, seal_from_json, to_json
 from tune_sync.run_filesystem import RunFileSystem
 from tune_sync.spec import Options, Spec

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tune_sync.cut import Cut, Held
+from tune_sync.sending.cut import Cut, Held
 
 STATE, OTHER = "experiment_state.json", "search.pkl"
 

@@ -10,9 +10,9 @@ import pytest
 from ray import tune
 
 from tests.unit.test_late_errors import Connected, copy
-from tune_sync.bucket_home import BucketHome
 from tune_sync.errors import DamagedError
 from tune_sync.filesystem import SyncHandler
+from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.run_filesystem import RunFileSystem
 from tune_sync.spec import Options, Spec
 from tune_sync.testing.memory_bucket import MemoryBucket

@@ -20,8 +20,8 @@ from tests.unit.test_mirror import (
 )
 from tune_sync import fetch_experiment, layout
 from tune_sync.errors import ConfigError
-from tune_sync.mirror_record import MIRROR_DIR, RECORD_KEY
-from tune_sync.mirror_state import STATE_DIR
+from tune_sync.mirror.record import MIRROR_DIR, RECORD_KEY
+from tune_sync.mirror.state import STATE_DIR
 from tune_sync.run import Run
 
 OLD, NEW = "trial/checkpoint_000000", "trial/checkpoint_000001"

@@ -18,9 +18,9 @@ from tune_sync.errors import (
     PathRefusedError,
 )
 from tune_sync.guard import attempt_root, staged_part
-from tune_sync.home import LocalHome, Piece, check_digest, digest_of
+from tune_sync.homes.home import LocalHome, Piece, check_digest, digest_of
+from tune_sync.homes.lease import Lease
 from tune_sync.layout import staged_key
-from tune_sync.lease import Lease
 from tune_sync.manifest import FileEntry, Seal
 
 

@@ -12,7 +12,7 @@ from ray import tune
 
 from tune_sync.errors import StoreFullError
 from tune_sync.filesystem import SyncHandler
-from tune_sync.home import LocalHome
+from tune_sync.homes.home import LocalHome
 from tune_sync.run_filesystem import RunFileSystem
 from tune_sync.spec import Options, Spec
 

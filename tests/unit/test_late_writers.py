@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tune_sync.commit import Committer
+from tune_sync.homes.commit import Committer
+from tune_sync.homes.store import LocalStore
 from tune_sync.layout import staged_key
-from tune_sync.store import LocalStore
 
 CHECKPOINT = "trial_a/checkpoint_000000"
 

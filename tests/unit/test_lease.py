@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.clock import Clock
-from tune_sync import lease as lease_module
 from tune_sync.errors import LeaseHeldError, LeaseLostError
+from tune_sync.homes import lease as lease_module
+from tune_sync.homes.lease import LEASE_TTL_S, Holder, Lease, check_owner, is_live, read_holder
 from tune_sync.layout import LEASE_KEY
-from tune_sync.lease import LEASE_TTL_S, Holder, Lease, check_owner, is_live, read_holder
 
 TIMEOUT_S = 10.0
 

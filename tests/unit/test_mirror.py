@@ -13,9 +13,9 @@ import pytest
 from tests.unit.staged import placed
 from tune_sync import layout
 from tune_sync.errors import ExperimentExistsError, LeaseLostError, NotStoredError, StoreError
-from tune_sync.mirror import Mirror
-from tune_sync.mirror_record import RECORD_KEY
-from tune_sync.outbox import PARCELS_DIR, join_remote
+from tune_sync.mirror.mirror import Mirror
+from tune_sync.mirror.outbox import PARCELS_DIR, join_remote
+from tune_sync.mirror.record import RECORD_KEY
 from tune_sync.run import Run
 from tune_sync.syncers.base import Syncer
 
@@ -324,7 +324,7 @@ def _raise_if(lost: threading.Event) -> None:
 def test_a_sync_that_hangs_ends_the_wait_and_is_named(
     root: Path, runs: list[Run], syncer: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tune_sync.mirror.GRACE_S", 0.5)
+    monkeypatch.setattr("tune_sync.mirror.mirror.GRACE_S", 0.5)
     syncer.sync_timeout = 0.0
     run = start(root, runs, syncer)
     syncer.stops = lambda note: note.startswith("up trial/")

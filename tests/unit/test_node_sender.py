@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tune_sync import layout
+from tune_sync.behind.node_sender import NodeSender
+from tune_sync.behind.staging_home import StagingHome
 from tune_sync.errors import StoreUnreachableError, SyncTimeoutError
-from tune_sync.home import Home, LocalHome
-from tune_sync.node_sender import NodeSender
-from tune_sync.send_orders import News, Orders
-from tune_sync.staging_home import StagingHome
-from tune_sync.upload import Upload
+from tune_sync.homes.home import Home, LocalHome
+from tune_sync.sending.orders import News, Orders
+from tune_sync.transfer.upload import Upload
 
 TIMEOUT_S = 20.0
 FIRST, SECOND = "t/checkpoint_000000", "t/checkpoint_000001"

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.staged import CHECKPOINT, placed
-from tune_sync.commit import Committer
 from tune_sync.errors import NotStoredError, SyncTimeoutError
+from tune_sync.homes.commit import Committer
+from tune_sync.homes.store import LocalStore
 from tune_sync.manifest import Manifest
 from tune_sync.publisher import Publisher
-from tune_sync.store import LocalStore
 from tune_sync.testing.fault_store import Fault, FaultStore, os_error
 
 TIMEOUT_S = 10.0

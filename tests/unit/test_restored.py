@@ -14,9 +14,9 @@ from ray.tune import Checkpoint
 from ray.tune.experiment import Trial
 
 from tests.unit.restored_run import MINE, OTHER, Experiment
-from tune_sync import ray_records
 from tune_sync.layout import checkpoint_name, manifest_key
 from tune_sync.manifest import to_json
+from tune_sync.restoring import ray_records
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.unit.staged import CHECKPOINT, placed, sealed
-from tune_sync.commit import Committer
 from tune_sync.errors import (
     ConfigError,
     DamagedError,
@@ -22,11 +21,12 @@ from tune_sync.errors import (
     LeaseLostError,
     NotStoredError,
 )
+from tune_sync.homes.commit import Committer
+from tune_sync.homes.lease import Holder, read_holder
+from tune_sync.homes.sites import holds_experiment
+from tune_sync.homes.store import LocalStore
 from tune_sync.layout import FORMAT_KEY, INCOMING_DIR, LEASE_KEY, STAGING_DIR
-from tune_sync.lease import Holder, read_holder
 from tune_sync.run import Run, cleanup
-from tune_sync.sites import holds_experiment
-from tune_sync.store import LocalStore
 
 TIMEOUT_S = 10.0
 STATE = "experiment_state-2026.json"

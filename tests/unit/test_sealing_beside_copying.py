@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from tune_sync.commit import Committer
-from tune_sync.home import LocalHome
+from tune_sync.homes.commit import Committer
+from tune_sync.homes.home import LocalHome
 from tune_sync.layout import seal_key
 from tune_sync.manifest import seal_from_json
-from tune_sync.upload import Upload
+from tune_sync.transfer.upload import Upload
 
 CHECKPOINT = "trial/checkpoint_000000"
 FILE_COUNT = 400

@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tune_sync.send_orders import Orders
-from tune_sync.send_queue import Item, Phase, SendQueue
+from tune_sync.sending.orders import Orders
+from tune_sync.sending.queue import Item, Phase, SendQueue
 
 
 def item(number: int, trial: str = "t", size_bytes: int = 1) -> Item:

@@ -6,12 +6,12 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from tune_sync.bucket_home import BucketHome
+from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.layout import Kind
 from tune_sync.publisher import Publisher
 from tune_sync.sent_files import SentFiles
-from tune_sync.streams import FileStream
 from tune_sync.testing.memory_bucket import MemoryBucket
+from tune_sync.transfer.streams import FileStream
 
 KEY = "experiment_state-2026.json"
 TIMEOUT_S = 10.0

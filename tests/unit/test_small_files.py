@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tune_sync import small_files
-from tune_sync.home import LocalHome
-from tune_sync.small_files import SMALL_BYTES, SmallFiles
+from tune_sync.homes.home import LocalHome
+from tune_sync.transfer import small_files
+from tune_sync.transfer.small_files import SMALL_BYTES, SmallFiles
 
 
 class CountingHome(LocalHome):

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tune_sync.store import free_bytes
+from tune_sync.homes.store import free_bytes
 
 REPOSITORY = Path(__file__).parents[2]
 BEGIN = """
 import os, subprocess, sys
 from pathlib import Path
 from tune_sync.errors import StoreFullError
-from tune_sync.store import LocalStore
+from tune_sync.homes.store import LocalStore
 
 disk = Path(sys.argv[1])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], check=True)

@@ -11,11 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tune_sync import chunks, layout
+from tune_sync import layout
 from tune_sync.errors import StoreFullError
-from tune_sync.home import LocalHome, digest_of
-from tune_sync.streams import FileStream, NullStream, ReadStream
+from tune_sync.homes.home import LocalHome, digest_of
 from tune_sync.testing.fault_store import Fault, FaultStore, full, os_error
+from tune_sync.transfer import chunks
+from tune_sync.transfer.streams import FileStream, NullStream, ReadStream
 
 KEY = "trial/result.json"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tune_sync.errors import PathRefusedError
-from tune_sync.tree import scan
+from tune_sync.transfer.tree import scan
 
 
 @pytest.fixture

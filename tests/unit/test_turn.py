@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tune_sync.turn import InTurn, Turn
+from tune_sync.transfer.turn import InTurn, Turn
 
 TIMEOUT_S = 10.0
 

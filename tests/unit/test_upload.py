@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.unit.staged import CHECKPOINT
-from tune_sync import chunks
-from tune_sync import upload as upload_module
 from tune_sync.errors import NotWholeError, PathRefusedError, StoreFullError
-from tune_sync.home import LocalHome, Piece, digest_of
+from tune_sync.homes.home import LocalHome, Piece, digest_of
 from tune_sync.layout import staged_key
 from tune_sync.testing.fault_store import Fault, FaultStore, full, os_error
-from tune_sync.upload import BATCH_BYTES, SMALL_BYTES, Upload
+from tune_sync.transfer import chunks
+from tune_sync.transfer import upload as upload_module
+from tune_sync.transfer.upload import BATCH_BYTES, SMALL_BYTES, Upload
 
 CHUNK_BYTES = 3000
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tune_sync.errors import ConfigError
-from tune_sync.home import LocalHome
-from tune_sync.uploads import CHECKPOINTS_KEPT, Uploads
+from tune_sync.homes.home import LocalHome
+from tune_sync.transfer.uploads import CHECKPOINTS_KEPT, Uploads
 
 RANK_COUNT = 8
 

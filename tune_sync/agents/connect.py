@@ -17,14 +17,14 @@ from tune_sync.agents.node_agent import RayStagingAgent
 from tune_sync.agents.node_agents import finish_earlier
 from tune_sync.agents.options_agent import ask_options, start_options
 from tune_sync.agents.remote_home import RemoteHome
-from tune_sync.bucket_home import BucketHome
+from tune_sync.behind.staging_home import StagingHome
 from tune_sync.buckets.opening import open_bucket
 from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import HomeLostError
-from tune_sync.home import Home, LocalHome
-from tune_sync.shared_home import SharedHome
+from tune_sync.homes.bucket.home import BucketHome
+from tune_sync.homes.home import Home, LocalHome
+from tune_sync.homes.shared.home import SharedHome
 from tune_sync.spec import Address, Spec
-from tune_sync.staging_home import StagingHome
 from tune_sync.storage_options import keep, kept
 
 # One agent serves all runs of a driver process: a hundred searches in a loop need one process.

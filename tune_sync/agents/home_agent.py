@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_sync import layout
 from tune_sync.errors import HomeLostError, PathRefusedError
-from tune_sync.home import LocalHome, Piece, check_digest
+from tune_sync.homes.home import LocalHome, Piece, check_digest
 
 NAMESPACE = "tune_sync"
 # Bulk writes and reads must not keep short questions waiting. Writes go one after the other:

@@ -23,13 +23,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_sync import layout
 from tune_sync.agents.home_agent import CALL_THREADS, NAMESPACE, START_TIMEOUT_S
+from tune_sync.behind.node_sender import NodeSender
 from tune_sync.errors import HomeLostError
-from tune_sync.home import Home
-from tune_sync.lease import LEASE_TTL_S, Holder, holder_from_json
-from tune_sync.node_sender import NodeSender
-from tune_sync.send_orders import News, Orders
+from tune_sync.homes.home import Home
+from tune_sync.homes.lease import LEASE_TTL_S, Holder, holder_from_json
+from tune_sync.homes.store import free_bytes
+from tune_sync.sending.orders import News, Orders
 from tune_sync.spec import Connector, Spec
-from tune_sync.store import free_bytes
 
 logger = logging.getLogger("ray.tune_sync")
 

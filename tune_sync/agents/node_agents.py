@@ -11,8 +11,8 @@ from ray.exceptions import GetTimeoutError, RayActorError
 
 from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.node_agent import agent_name, names_of
-from tune_sync.behind import NodeLostError
-from tune_sync.send_orders import News, Orders
+from tune_sync.behind.behind import NodeLostError
+from tune_sync.sending.orders import News, Orders
 from tune_sync.spec import Spec
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver

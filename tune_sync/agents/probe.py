@@ -13,7 +13,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_sync.errors import NotSharedError
-from tune_sync.sharing import Mark, look
+from tune_sync.homes.shared.probe import Mark, look
 
 # A new process of Ray on a busy machine takes seconds, one that needs an environment, a minute.
 PROBE_TIMEOUT_S = 120.0

@@ -17,9 +17,9 @@ from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.in_flight import InFlight
 from tune_sync.errors import HomeLostError, SyncTimeoutError
 from tune_sync.guard import staged_part
-from tune_sync.home import Piece, digest_of
+from tune_sync.homes.home import Piece, digest_of
+from tune_sync.homes.store import Info
 from tune_sync.manifest import Seal
-from tune_sync.store import Info
 
 # The budget for bytes that this process has put into the object store and that the home has not
 # confirmed. With one chunk being filled it bounds our memory at any checkpoint size.

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tune_sync.filters import matches
-from tune_sync.tree import scan
+from tune_sync.transfer.tree import scan
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from tune_sync.buckets.opening import open_bucket
 from tune_sync.buckets.url import parse_bucket_url
 from tune_sync.filters import matches
 from tune_sync.syncers.base import SYNC_PERIOD_S, SYNC_TIMEOUT_S, BackgroundSyncer
-from tune_sync.tree import scan
+from tune_sync.transfer.tree import scan
 
 
 class CloudSyncer(BackgroundSyncer):
@@ -46,7 +46,7 @@ class CloudSyncer(BackgroundSyncer):
         """Send a directory. Empty directories are left out: a bucket has none.
 
         Raises:
-            PathRefusedError: A link in it that cannot be sent; see `tune_sync.tree`.
+            PathRefusedError: A link in it that cannot be sent; see `tune_sync.transfer.tree`.
         """
         tree, patterns = scan(Path(local_dir)), tuple(exclude or ())
         bucket = self._bucket(remote_dir)

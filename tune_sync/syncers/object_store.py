@@ -11,7 +11,7 @@ from tune_sync.errors import ConfigError
 from tune_sync.filesystem import SyncHandler
 from tune_sync.filters import matches
 from tune_sync.syncers.base import SYNC_PERIOD_S, SYNC_TIMEOUT_S, BackgroundSyncer
-from tune_sync.tree import scan
+from tune_sync.transfer.tree import scan
 
 
 class ObjectStoreSyncer(BackgroundSyncer):
@@ -36,7 +36,7 @@ class ObjectStoreSyncer(BackgroundSyncer):
         """Send a directory; a checkpoint directory appears whole when it is published.
 
         Raises:
-            PathRefusedError: A link in it that cannot be sent; see `tune_sync.tree`.
+            PathRefusedError: A link in it that cannot be sent; see `tune_sync.transfer.tree`.
         """
         handler, tree = self._handler(), scan(Path(local_dir))
         patterns = tuple(exclude or ())

@@ -10,7 +10,7 @@ from tune_sync.errors import PathRefusedError
 from tune_sync.filters import matches
 from tune_sync.same import is_below, is_same_directory
 from tune_sync.syncers.base import BackgroundSyncer
-from tune_sync.tree import scan
+from tune_sync.transfer.tree import scan
 
 
 class SharedDirectorySyncer(BackgroundSyncer):
@@ -26,8 +26,8 @@ class SharedDirectorySyncer(BackgroundSyncer):
         Nothing is copied if both are one directory.
 
         Raises:
-            PathRefusedError: A link in it that cannot be copied; see `tune_sync.tree`. Or the
-                target is inside of it.
+            PathRefusedError: A link in it that cannot be copied; see `tune_sync.transfer.tree`.
+                Or the target is inside of it.
         """
         return self._copy(Path(local_dir), Path(remote_dir), tuple(exclude or ()))
 

@@ -15,8 +15,8 @@ import threading
 from collections.abc import Iterator
 from typing import Literal
 
+from tune_sync.homes.store import Info
 from tune_sync.layout import check_key
-from tune_sync.store import Info
 from tune_sync.testing.crash_disk import Change, Node, clone, commit, settle_bytes, settle_entries
 
 CrashMode = Literal["kill", "lose", "keep", "tear"]
@@ -28,7 +28,7 @@ TEAR_CHANCES = (0.5, 0.8, 0.95)
 
 
 class CrashStore:
-    """An in-memory `tune_sync.store.Store` with a power switch. Safe to use from many threads."""
+    """An in-memory `tune_sync.homes.store.Store` with a power switch. Threads may share it."""
 
     def __init__(self) -> None:
         self._root = Node(is_dir=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from tune_sync.errors import StoreFullError
-from tune_sync.store import Info, Store
+from tune_sync.homes.store import Info, Store
 
 CHANGING_VERBS = frozenset(
     {"make_dir", "write_at", "link", "rename", "remove", "remove_tree", "sync", "sync_tree"}

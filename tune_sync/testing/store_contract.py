@@ -1,4 +1,4 @@
-"""What every `tune_sync.store.Store` has to do, as tests that a test class inherits.
+"""What every `tune_sync.homes.store.Store` has to do, as tests that a test class inherits.
 
 ```python
 class TestMyStore(StoreContract):
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tune_sync.errors import PathRefusedError
-from tune_sync.store import Store
+from tune_sync.homes.store import Store
 
 ODD_NAMES = (
     "a b", "a%20b", "a+b", "a#b", "a?b", "a'b", 'a"b', "a\\b", "a:b", "a*b", "a&b", "a;b", "~x",

@@ -1,0 +1,1 @@
+"""An experiment in a bucket."""

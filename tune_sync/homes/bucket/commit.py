@@ -1,0 +1,399 @@
+"""The only code that orders writes in a bucket. It has the methods of `commit.Committer`.
+
+A bucket has no rename, so bytes go to their final keys at once, and the manifest alone is the
+commit (docs/design/commit-order-buckets.md says why):
+
+1. `begin`: an attempt of its own, marked in staging. Refused where the checkpoint is published.
+2. the bytes, at `final_key`, by whoever has them; `seal`: the list of them, with e-tags.
+3. `place`: only notes what is to be published; no request, as Ray's control loop waits.
+4. `record`: the order (intent) first; one listing is compared with the seals; what no seal names
+   is removed; then the manifest, created only if there is none. From here it is published.
+
+A delete (`retire`) marks itself, then removes the manifest, then the bytes.
+`recover` publishes what has an intent and is whole, and removes the rest of what is in staging,
+for the owner of the lease only. What has neither a manifest nor staging is not ours: it stays.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from tune_sync import layout
+from tune_sync.buckets.bucket import Bucket, ObjectInfo
+from tune_sync.errors import DamagedError, FixCallError, NotWholeError, PutConflictError
+from tune_sync.homes.bucket.put import put_own
+from tune_sync.homes.bucket.records import READS_COUNT, BucketRecords, age
+from tune_sync.homes.bucket.staging import (
+    BEGUN,
+    OVER,
+    RETIRED,
+    SEAL,
+    Claims,
+    Order,
+    Part,
+    Staged,
+    check_names,
+    claims,
+    final_key,
+    immutable,
+    intent_key,
+    mark_key,
+    order_from_json,
+    settle,
+)
+from tune_sync.homes.commit import Recovery
+from tune_sync.manifest import (
+    FORMAT_VERSION,
+    FileEntry,
+    Manifest,
+    Placed,
+    Seal,
+    to_json,
+    unite,
+)
+
+__all__ = ["BucketCommitter", "final_key"]
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+
+class BucketCommitter(BucketRecords):
+    """Orders the writes of one run in one experiment's prefix. See `commit.Committer`.
+
+    Methods may be called from any thread. There is no `begin_file` and no `commit_file`: an
+    object is put whole, so a single file needs no order.
+
+    Args:
+        bucket: Rooted at the experiment.
+        owner: Id of the run, written into manifests.
+        fence: Called before anything becomes visible or goes; raises `LeaseLostError` if this
+            run may no longer write. May make a request.
+        clock: Seconds since the epoch.
+        new_id: Makes a name that was never used before.
+    """
+
+    def __init__(
+        self, bucket: Bucket, owner: str = "", fence: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:  # fmt: skip
+        super().__init__(bucket)
+        self._owner = owner
+        self._fence = fence
+        self._clock = clock
+        self._new_id = new_id
+        self._orders: dict[str, Order] = {}  # placed and not recorded, by checkpoint
+        self._noted: dict[str, Order] = {}  # those of them that are in the bucket
+        self._orders_lock = threading.Lock()
+
+    # Staging
+
+    def begin(self, checkpoint: str, may_put: Callable[[], None] = lambda: None) -> str:
+        """Open a new attempt at `checkpoint`; returns its id.
+
+        `may_put` is called before the first put: what the caller looks for may take till then.
+
+        Raises:
+            ImmutableError: The checkpoint is published: its bytes lie where these would go.
+        """
+        if self.bucket.info(layout.manifest_key(checkpoint)) is not None:
+            raise immutable(checkpoint)
+        may_put()
+        attempt = self._new_id()
+        body = {"format_version": FORMAT_VERSION, "owner": self._owner, "begun_s": self._clock()}
+        self.bucket.put(mark_key(checkpoint, attempt, BEGUN), json.dumps(body).encode())
+        return attempt
+
+    def check_attempt(self, checkpoint: str, attempt: str) -> None:
+        """Raise unless an attempt may still write. Ask before each batch and each large file.
+
+        Raises:
+            NotWholeError: It was given up, or the checkpoint was published without it.
+        """
+        if self.bucket.info(mark_key(checkpoint, attempt, BEGUN)) is None:
+            raise NotWholeError(f"attempt {attempt} at {checkpoint} is over; report it again")
+
+    def put_file(self, checkpoint: str, attempt: str, path: str, data: bytes) -> str:
+        """Put a small file of an attempt, whole; returns its e-tag, or "".
+
+        Where the store can, what is there is replaced only by an attempt that may still write,
+        and only as long as nobody else replaces it: a late writer does not touch what came after.
+
+        Raises:
+            NotWholeError: The attempt is over.
+            PutConflictError: Others keep putting the same file.
+        """
+        key = layout.check_key(f"{checkpoint}/{path}")
+        return put_own(self.bucket, key, data, lambda: self.check_attempt(checkpoint, attempt))
+
+    def seal(
+        self, checkpoint: str, seal: Seal, etags: Mapping[str, str] | None = None,
+        may_put: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """Close an attempt whose objects are all put; durable on return.
+
+        May be called again with a longer list while the checkpoint is not recorded.
+
+        Args:
+            checkpoint: Its key.
+            seal: What was put.
+            etags: Path -> what `Bucket.put` returned, where it did.
+            may_put: See `begin`.
+
+        Raises:
+            NotWholeError: The attempt is over.
+        """
+        self.check_attempt(checkpoint, seal.attempt)
+        may_put()
+        part = Part(seal, etags or {})
+        self.bucket.put(mark_key(checkpoint, seal.attempt, SEAL), part.to_json())
+
+    def attempts(self, trial: str) -> list[tuple[str, str]]:
+        """What a trial has in staging and did not place: `(checkpoint, attempt)`."""
+        with self._orders_lock:
+            placed = set(self._orders)
+        return [
+            (checkpoint, attempt)
+            for checkpoint, staged in self._staged(trial).items()
+            if checkpoint not in placed and not staged.has_intent
+            for attempt in staged.live()
+        ]
+
+    def discard_attempt(self, checkpoint: str, attempt: str) -> None:
+        """Give up one attempt: it cannot be sealed any more.
+
+        Its objects stay until a later attempt is recorded, or until `recover`: others may be
+        writing to the same keys just now.
+        """
+        self._fence()
+        begun = mark_key(checkpoint, attempt, BEGUN)
+        if self.bucket.info(begun) is not None:
+            # Something has to stay, or nothing would tell that objects are left.
+            self.bucket.put(mark_key(checkpoint, attempt, OVER), b"{}")
+            self.bucket.delete([begun, mark_key(checkpoint, attempt, SEAL)])
+
+    # Publishing
+
+    def place(
+        self, checkpoint: str, *, strict: bool = False, attempts: Collection[str] | None = None,
+        metrics: dict[str, Any] | None = None,
+    ) -> Placed:  # fmt: skip
+        """Note what `record` is to publish. Makes no request, and nothing is durable.
+
+        So the manifest has no files yet, and conflicts are found, and logged, by `record`.
+
+        Args:
+            checkpoint: Its key.
+            strict: See `manifest.unite`.
+            attempts: Take these only: those whose writers reported to the driver.
+            metrics: For `Manifest.metrics`.
+
+        Raises:
+            NotWholeError: `attempts` is empty.
+        """
+        if attempts is not None and not attempts:
+            raise NotWholeError(f"checkpoint {checkpoint} has no complete part; nothing to publish")
+        manifest = Manifest(checkpoint, self._owner, self._clock(), (), (), metrics)
+        ids = None if attempts is None else tuple(sorted(attempts))
+        with self._orders_lock:
+            self._orders[checkpoint] = Order(manifest, strict, ids)
+        return Placed(manifest, ())
+
+    def record(self, manifest: Manifest) -> None:
+        """Publish a placed checkpoint: durable for good when this returns. May be called twice.
+
+        Raises:
+            NotWholeError: An object is missing, or not what its writer put.
+            ConfigError: `strict`, and ranks disagree about a file.
+            ImmutableError: A checkpoint of that name is published.
+            LeaseLostError: Another run took over.
+        """
+        checkpoint = manifest.checkpoint
+        with self._orders_lock:
+            order = self._orders.get(checkpoint) or Order(manifest)
+        if order.manifest != manifest:
+            raise NotWholeError(f"{checkpoint} was placed again since; that is what counts")
+        self._fence()
+        self._note_waiting(checkpoint)
+        staged = self._staged(checkpoint).get(checkpoint, Staged())
+        if not self._is_recorded(manifest):
+            self._publish(order, staged)
+        with self._orders_lock:
+            if self._orders.get(checkpoint) == order:
+                del self._orders[checkpoint]
+        self.bucket.delete([*staged.keys, intent_key(checkpoint)])
+
+    def retire(self, checkpoint: str) -> None:
+        """Delete a checkpoint: published no more, and then its objects. May be called twice."""
+        self._fence()
+        with self._orders_lock:
+            self._orders.pop(checkpoint, None)
+        # If this is cut off after the manifest has gone, recovery finds the rest by this mark.
+        self.bucket.put(mark_key(checkpoint, self._new_id(), RETIRED), b"{}")
+        self.bucket.delete([layout.manifest_key(checkpoint)])
+        self._drop(checkpoint)
+
+    # After a crash
+
+    def recover(self) -> Recovery:
+        """Publish what was placed or may have been, drop the rest. For the owner of the lease only.
+
+        After the end of another driver: nobody else knows by now what was placed.
+        """
+        return self._go_over(self._finish_unplaced)
+
+    def sweep(self) -> Recovery:
+        """As `recover`, at the end of this run, which knows what was placed: that alone counts."""
+        return self._go_over(lambda *_: False)
+
+    # Inside
+
+    def _go_over(self, finish_unplaced: Callable[[str, Staged, str], bool]) -> Recovery:
+        completed, dropped = [], []
+        newest = self._newest()
+        for checkpoint, staged in self._staged("").items():
+            self._fence()
+            after = newest.get(layout.parent(checkpoint), "")
+            if self.bucket.info(layout.manifest_key(checkpoint)) is not None:
+                self._sweep_published(checkpoint, staged)
+            elif self._finish(checkpoint, staged) or finish_unplaced(checkpoint, staged, after):
+                completed.append(checkpoint)
+                self._delete_staged(checkpoint)
+            else:
+                self._drop(checkpoint)
+                if not staged.retired():
+                    dropped.append(checkpoint)
+        forgotten = self._drop_orphaned_manifests()
+        return Recovery(tuple(completed), tuple(dropped), forgotten)
+
+    def _note_waiting(self, checkpoint: str) -> None:
+        """Put the intents of all that waits: a driver that is killed meanwhile had placed them."""
+        with self._orders_lock:
+            others = {key: o for key, o in self._orders.items() if key != checkpoint}
+            new = [key for key, order in others.items() if self._noted.get(key) != order]
+            self._noted = others
+        if new:
+            with ThreadPoolExecutor(READS_COUNT) as pool:
+                list(pool.map(lambda k: self.bucket.put(intent_key(k), others[k].to_json()), new))
+
+    def _is_recorded(self, manifest: Manifest) -> bool:
+        """Whether an earlier `record` of the same manifest came as far as putting it."""
+        found = self.manifest(manifest.checkpoint)
+        if found is None:
+            return False
+        if (found.owner, found.published_s) != (manifest.owner, manifest.published_s):
+            raise immutable(manifest.checkpoint)
+        return True
+
+    def _publish(self, order: Order, staged: Staged) -> None:
+        checkpoint = order.manifest.checkpoint
+        taken = [a for a in staged.sealed() if order.attempts is None or a in order.attempts]
+        parts = self._parts(checkpoint, taken)
+        union = unite(checkpoint, [part.seal for part in parts], strict=order.strict)
+        # A delete of an earlier checkpoint of that name, cut off: recovery must not go on with it.
+        self.bucket.delete([mark_key(checkpoint, a, RETIRED) for a in staged.retired()])
+        self.bucket.put(intent_key(checkpoint), order.to_json())
+        found = self._objects(checkpoint)
+        files = self._settle(checkpoint, claims(union, parts), found)
+        whole = replace(order.manifest, files=files, directories=union.directories)
+        manifest = check_names(whole)
+        named = {file.path for file in files}
+        self.bucket.delete([o.key for path, o in found.items() if path not in named])
+        self._fence()  # again: all that may have taken long
+        self._put_manifest(manifest)
+        for path, *ranks in union.conflicts:
+            message = "%s: ranks %s reported different bytes for %r; one of them is stored"
+            logger.warning(message, checkpoint, ranks, path)
+
+    def _settle(
+        self, checkpoint: str, claimed: Mapping[str, Claims], found: Mapping[str, ObjectInfo]
+    ) -> tuple[FileEntry, ...]:
+        """The files of the whole, each compared with what the listing found."""
+        for path in claimed:
+            if path not in found:
+                raise NotWholeError(f"{checkpoint}/{path} is missing; report the checkpoint again")
+        items = [(found[path], mine) for path, mine in claimed.items()]
+        return tuple(settle(there, mine, partial(self._digest, there)) for there, mine in items)
+
+    def _put_manifest(self, manifest: Manifest) -> None:
+        key = layout.manifest_key(manifest.checkpoint)
+        try:
+            self.bucket.put(key, to_json(manifest), create_only=True)
+        except PutConflictError:
+            # Whose it is tells whether only the answer to an earlier try was lost.
+            if not self._is_recorded(manifest):
+                raise
+
+    def _delete_staged(self, checkpoint: str) -> None:
+        self.bucket.delete([o.key for o in self.bucket.list(f"{layout.STAGING_DIR}/{checkpoint}")])
+
+    def _drop(self, checkpoint: str) -> None:
+        """Remove what is not published: first its objects, as staging tells that there are any."""
+        self.bucket.delete([o.key for o in self._objects(checkpoint).values()])
+        self._delete_staged(checkpoint)
+
+    def _finish(self, checkpoint: str, staged: Staged) -> bool:
+        """Do what a `record` that was cut off would have done; whether it could be done."""
+        if not staged.has_intent or staged.retired():
+            return False
+        key = intent_key(checkpoint)
+        return self._tried(
+            checkpoint,
+            lambda: self._publish(order_from_json(self.bucket.get(key), key), staged),
+        )
+
+    def _finish_unplaced(self, checkpoint: str, staged: Staged, after: str) -> bool:
+        """Publish what one writer has sealed as complete; whether that could be done.
+
+        A driver may have taken it, and been killed before that was in the bucket. What is not later
+        than all that is published may have been deleted meanwhile, and does not come back.
+        """
+        if staged.retired() or age(checkpoint) <= age(after):
+            return False
+        parts: list[Part] = []
+        self._tried(checkpoint, lambda: parts.extend(self._parts(checkpoint, staged.sealed())))
+        whole = [p for p in parts if p.seal.is_all and self._is_untouched(checkpoint, p, staged)]
+        whole.sort(key=lambda part: -part.seal.sealed_s)
+        manifest = Manifest(checkpoint, self._owner, self._clock(), (), ())
+        orders = [Order(manifest, attempts=(part.seal.attempt,)) for part in whole]
+        return any(self._tried(checkpoint, partial(self._publish, o, staged)) for o in orders)
+
+    def _tried(self, checkpoint: str, act: Callable[[], None]) -> bool:
+        try:
+            act()
+        except (FixCallError, DamagedError, NotWholeError) as error:
+            logger.warning("cannot finish publishing %s: %s", checkpoint, error)
+            return False
+        return True
+
+    def _sweep_published(self, checkpoint: str, staged: Staged) -> None:
+        """Remove what late writers left beside a published checkpoint."""
+        manifest = self.manifest(checkpoint)
+        if manifest is not None:
+            named = {file.path for file in manifest.files}
+            found = self._objects(checkpoint)
+            self.bucket.delete([o.key for path, o in found.items() if path not in named])
+        self.bucket.delete(staged.keys)
+
+    def _drop_orphaned_manifests(self) -> tuple[str, ...]:
+        """Forget checkpoints that someone removed by hand, so that their names can be used."""
+        recorded, gone = self.recorded(), []
+        trials = {layout.parent(key) for key in recorded}
+        with ThreadPoolExecutor(READS_COUNT) as pool:
+            there = {d for _, found in pool.map(self.bucket.list_dir, trials) for d in found}
+        for checkpoint in (key for key in recorded if key not in there):
+            manifest = self.manifest(checkpoint)
+            if manifest is not None and manifest.files:  # else there is nothing to be there
+                self._fence()
+                self.bucket.delete([layout.manifest_key(checkpoint)])
+                gone.append(checkpoint)
+        return tuple(gone)

@@ -1,0 +1,362 @@
+"""`BucketHome`: an experiment whose home is a bucket. Every process writes straight to it.
+
+Bytes of an attempt go to their final keys at once, as a bucket cannot rename; what counts is the
+manifest (see `bucket_commit`). Small files are put side by side, large ones as streams.
+"""
+
+from __future__ import annotations
+
+import builtins
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import IO, TypeVar
+
+from tune_sync import guard, layout
+from tune_sync.buckets.ahead import Reads
+from tune_sync.buckets.bucket import Bucket
+from tune_sync.buckets.transfers import Transfers
+from tune_sync.errors import DamagedError
+from tune_sync.homes.bucket import lease as bucket_lease
+from tune_sync.homes.bucket.commit import BucketCommitter, final_key
+from tune_sync.homes.bucket.snapshot import BucketSnapshot, take_snapshot
+from tune_sync.homes.bucket.streams import ObjectStream
+from tune_sync.homes.bucket.view import BucketView, as_directory, as_tree
+from tune_sync.homes.home import Piece
+from tune_sync.homes.store import Info
+from tune_sync.manifest import Manifest, Seal
+
+T = TypeVar("T")
+
+READ_BYTES = 8 << 20
+# A single file (state, a log, an artifact) is held in memory up to this, then in a local file.
+HELD_BYTES = 16 << 20
+# A look at the lease for each of many logs would double their requests.
+FENCE_S = 5.0
+# A checkpoint that is being published is read when that is over: how long that may take.
+PUBLISHING_S = 60.0
+LOOK_S = 0.2
+
+
+class BucketHome:
+    """See `home.Home`. Methods may be called from any thread.
+
+    Args:
+        bucket: Rooted at the experiment directory.
+        owner: See `LocalHome`.
+        checkpoint_depth: See `layout.classify`.
+        clock: Monotonic seconds.
+    """
+
+    in_place = True
+    staged_at = ""
+    # Google refuses to write one object more than once a second.
+    rewrite_s = 1.0
+
+    def __init__(
+        self, bucket: Bucket, owner: str = "", checkpoint_depth: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.bucket = bucket
+        self.store = BucketView(bucket)
+        self._owner = owner
+        self._depth = checkpoint_depth
+        self._clock = clock
+        self._looked_s = float("-inf")
+        self.committer = BucketCommitter(bucket, owner, self._fence)
+        self._streams: dict[str, ObjectStream] = {}
+        self._etags: dict[str, dict[str, str]] = {}
+        self._incoming: dict[str, IO[bytes]] = {}
+        self._over: set[str] = set()
+        self._parts = threading.Lock()
+        self._sizes: dict[str, int] = {}
+        self._transfers = Transfers()
+        self._reads = Reads(bucket)
+
+    def info(self, key: str) -> Info | None:
+        """See `Home.info`. Asks the manifest for what may be an empty directory."""
+        place = layout.classify(key, checkpoint_depth=self._depth) if key else None
+        is_checkpoint = place is not None and place.kind is layout.Kind.CHECKPOINT
+        if is_checkpoint and place is not None and not place.inner:
+            found = self.store.directory(key)
+        else:
+            found = self.store.info(key)
+        return found if found is not None else self._empty_dir(key)
+
+    def list(self, key: str, recursive: bool) -> list[Info]:
+        """See `Home.list`. Empty directories of a checkpoint are in its manifest alone."""
+        if not recursive:
+            return [entry for entry in self.store.list(key) if entry.key != layout.INTERNAL_DIR]
+        place = layout.classify(key, checkpoint_depth=self._depth)
+        if place.kind is layout.Kind.CHECKPOINT:
+            return self._list_checkpoint(key, place.checkpoint)
+        found = self.store.tree(key)
+        return [e for e in found if layout.below(layout.INTERNAL_DIR, e.key) is None]
+
+    def read(self, key: str, offset_bytes: int, length_bytes: int) -> bytes | memoryview:
+        """See `Home.read`. Ranges come side by side, and before they are asked for."""
+        return self._reads.read(key, offset_bytes, length_bytes)
+
+    def read_many(self, keys: Sequence[str]) -> builtins.list[bytes]:
+        """See `Home.read_many`."""
+        return list(self._transfers.pool.map(self.bucket.get, keys))
+
+    def make_dir(self, key: str) -> None:
+        """See `Home.make_dir`: a bucket has no directories, so there is nothing to make."""
+
+    def remove(self, key: str) -> None:
+        """See `Home.remove`."""
+        place = layout.classify(key, checkpoint_depth=self._depth)
+        if place.kind is layout.Kind.CHECKPOINT and not place.inner:
+            self.committer.retire(key)
+            return
+        guard.plain(key, self._depth)
+        self._fence()
+        self.bucket.delete([*(found.key for found in self.bucket.list(key)), key])
+
+    def begin(self, checkpoint: str) -> str:
+        """See `Home.begin`."""
+        fence = self._transfers.pool.submit(self._fence)
+        return self.committer.begin(guard.checkpoint(checkpoint, self._depth), fence.result)
+
+    def begin_file(self) -> str:
+        """See `Home.begin_file`. Nothing is in the bucket before `commit_file`."""
+        key = f"{layout.INCOMING_DIR}/{uuid.uuid4().hex}"
+        with self._parts:
+            # Closed by `commit_file`, or with this process.
+            self._incoming[key] = tempfile.SpooledTemporaryFile(HELD_BYTES)  # noqa: SIM115
+        return key
+
+    def expect(self, key: str, size_bytes: int) -> None:
+        """See `Home.expect`."""
+        with self._parts:
+            self._sizes[key] = size_bytes
+
+    def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
+        """See `Home.write`. Chunks of one file come in their order."""
+        guard.staged(key)
+        file = self._incoming.get(key)
+        if file is not None:
+            file.seek(offset_bytes)
+            file.write(data)
+            return
+        stream = self._stream(key)
+        if stream.taken_bytes != offset_bytes:
+            raise DamagedError(
+                f"{key}: bytes from {offset_bytes} on came after {stream.taken_bytes}; report the "
+                "checkpoint again"
+            )
+        stream.write(data)
+
+    def write_batch(self, pieces: Sequence[Piece], data: bytes | bytearray | memoryview) -> None:
+        """See `Home.write_batch`. `flush` waits until all arrived."""
+        view = memoryview(data)
+        self._ask_attempt(pieces[0].key)
+        for piece in pieces:
+            end = piece.offset_bytes + piece.length_bytes
+            self._start_put(piece.key, bytes(view[piece.offset_bytes : end]))
+
+    def link(self, source: str, target: str) -> None:
+        """See `Home.link`: a bucket has no links, so the bytes are stored twice."""
+        self.flush(source)
+        found = self.bucket.info(final_key(guard.staged(source)))
+        if found is None:
+            raise FileNotFoundError(source)
+        stream = self._new_stream(target, found.size_bytes)
+        try:
+            for start in range(0, found.size_bytes, READ_BYTES):
+                stream.write(self.bucket.get(found.key, start, READ_BYTES))
+            self._arrived(target, stream.finish())
+        except BaseException:
+            stream.abort()
+            raise
+
+    def flush(self, key: str) -> None:
+        """See `Home.flush`."""
+        self._transfers.wait(guard.staged_part(key))
+
+    def finish(self, key: str) -> None:
+        """See `Home.finish`. `flush` waits for a file of one request."""
+        with self._parts:
+            stream = self._streams.pop(key, None)
+            self._sizes.pop(key, None)
+        if stream is None:
+            return
+        whole = stream.take_whole()
+        if whole is None:
+            self._arrived(key, stream.finish())
+        else:
+            self._start_put(key, whole)
+
+    def seal(self, checkpoint: str, seal: Seal) -> None:
+        """See `Home.seal`."""
+        self.flush(layout.staged_key(checkpoint, guard.attempt(seal.attempt)))
+        fence = self._transfers.pool.submit(self._fence)
+        known = self._etags.get(layout.staged_key(checkpoint, seal.attempt), {})
+        guard.checkpoint(checkpoint, self._depth)
+        self.committer.seal(checkpoint, seal, etags=dict(known), may_put=fence.result)
+
+    def commit_file(self, incoming: str, key: str, durable: bool) -> None:
+        """See `Home.commit_file`. An object is always durable, and replaced whole."""
+        guard.plain(key, self._depth)
+        self._check_owner_at_times()
+        with self._parts:
+            file = self._incoming.pop(guard.incoming(incoming))
+        with file:
+            size_bytes = file.seek(0, 2)
+            file.seek(0)
+            if size_bytes <= HELD_BYTES:
+                self.bucket.put(key, file.read())
+            else:
+                self.bucket.put_stream(key, iter(lambda: file.read(READ_BYTES), b""), size_bytes)
+
+    def drop_file(self, incoming: str) -> None:
+        """See `Home.drop_file`."""
+        with self._parts:
+            file = self._incoming.pop(guard.incoming(incoming), None)
+        if file is not None:
+            file.close()
+
+    def discard_attempt(self, checkpoint: str, attempt: str) -> None:
+        """See `Home.discard_attempt`."""
+        guard.checkpoint(checkpoint, self._depth)
+        part = layout.staged_key(checkpoint, guard.attempt(attempt))
+        with self._parts:
+            self._over.add(part)
+            self._etags.pop(part, None)
+            streams = list(_take(self._streams, part).values())
+            _take(self._sizes, part)
+        for stream in streams:
+            stream.abort()
+        self._transfers.drop(part)
+        self.committer.discard_attempt(checkpoint, attempt)
+
+    def publish(
+        self, checkpoint: str, strict: bool, attempts: Collection[str]
+    ) -> tuple[tuple[str, int, int], ...]:
+        """See `Home.publish`."""
+        guard.checkpoint(checkpoint, self._depth)
+        placed = self.committer.place(checkpoint, strict=strict, attempts=attempts)
+        self.committer.record(placed.manifest)
+        return placed.conflicts
+
+    def published_keys(self) -> builtins.list[str]:
+        """Keys of all checkpoints that have a manifest, by one listing."""
+        return self.committer.recorded()
+
+    def snapshot(self) -> BucketSnapshot:
+        """What a restore looks at: a few listings, and the manifests."""
+        return take_snapshot(self.committer, self._transfers.pool)
+
+    # Inside
+
+    def _fence(self) -> None:
+        if not self._owner:
+            return
+        where = str(getattr(self.bucket, "where", "this experiment"))
+        bucket_lease.check_owner(self.bucket, self._owner, where)
+        self._looked_s = self._clock()
+
+    def _check_owner_at_times(self) -> None:
+        if self._clock() - self._looked_s > FENCE_S:
+            self._fence()
+
+    def _list_checkpoint(self, key: str, checkpoint: str) -> builtins.list[Info]:
+        """What the manifest names: not what a late writer may have left beside that."""
+        looked = self._transfers.pool.submit(self.committer.manifest, checkpoint)
+        objects = self.bucket.list(key)
+        manifest = looked.result()
+        there = {found.key for found in objects}
+        if manifest is None or any(f"{checkpoint}/{f.path}" not in there for f in manifest.files):
+            # Published after one was asked and before the other: what it names is there by now.
+            manifest, objects = self._manifest(checkpoint), self.bucket.list(key)
+        if manifest is None:
+            return as_tree(key, objects)
+        found = as_tree(key, objects, (f"{checkpoint}/{d}" for d in manifest.directories))
+        named = {f"{checkpoint}/{file.path}" for file in manifest.files}
+        return [entry for entry in found if entry.is_dir or entry.key in named]
+
+    def _empty_dir(self, key: str) -> Info | None:
+        if not key or key.startswith(layout.INTERNAL_DIR):
+            return None
+        place = layout.classify(key, checkpoint_depth=self._depth)
+        manifest = self.committer.manifest(place.checkpoint) if place.checkpoint else None
+        names = ("", *manifest.directories) if manifest is not None else ()
+        return as_directory(key) if place.inner in names else None
+
+    def _manifest(self, checkpoint: str) -> Manifest | None:
+        """A checkpoint's manifest; waited for while it is being published."""
+        end_s = self._clock() + PUBLISHING_S
+        while True:
+            manifest = self.committer.manifest(checkpoint)
+            if manifest is not None or self._clock() > end_s:
+                return manifest
+            if not self.bucket.list(f"{layout.STAGING_DIR}/{checkpoint}"):
+                return self.committer.manifest(checkpoint)
+            time.sleep(LOOK_S)
+
+    def _stream(self, key: str) -> ObjectStream:
+        self._check_attempt(key)
+        if key not in self._streams:
+            self._ask_attempt(key)
+        with self._parts:
+            stream = self._streams.get(key)
+            if stream is None:
+                size_bytes = self._sizes.get(key)
+                stream = self._streams[key] = self._new_stream(key, size_bytes)
+            return stream
+
+    def _new_stream(self, key: str, size_bytes: int | None = None) -> ObjectStream:
+        target, (checkpoint, attempt, _) = final_key(key), _own_parts(key)
+        return ObjectStream(
+            partial(self._put_own, key),
+            lambda chunks: self.bucket.put_stream(target, chunks, size_bytes),
+            partial(self.committer.check_attempt, checkpoint, attempt),
+            size_bytes,
+        )
+
+    def _put_own(self, key: str, data: bytes) -> str:
+        self._check_attempt(key)
+        return self.committer.put_file(*_own_parts(key), data)
+
+    def _start_put(self, key: str, data: bytes) -> None:
+        """Put a file whole, in the background."""
+        self._check_attempt(key)
+        put = partial(self._put_own, key, data)
+        part = guard.staged_part(key)
+        self._transfers.start(part, len(data), lambda: self._arrived(key, put()))
+
+    def _check_attempt(self, key: str) -> None:
+        part = guard.attempt_root(guard.staged(key))
+        with self._parts:
+            over = part in self._over
+        if over:
+            raise FileNotFoundError(f"attempt {part} was discarded; this write came too late")
+
+    def _ask_attempt(self, key: str) -> None:
+        """`_check_attempt`, also of what other processes know."""
+        self._check_attempt(key)
+        checkpoint, attempt, _ = _own_parts(key)
+        self.committer.check_attempt(checkpoint, attempt)
+
+    def _arrived(self, key: str, etag: str) -> None:
+        if etag:
+            part = guard.attempt_root(key)
+            with self._parts:
+                self._etags.setdefault(part, {})[key[len(part) + 1 :]] = etag
+
+
+def _take(known: dict[str, T], part: str) -> dict[str, T]:
+    """Take what is known of an attempt's files out of `known`."""
+    mine = [key for key in known if guard.attempt_root(key) == part]
+    return {key: known.pop(key) for key in mine}
+
+
+def _own_parts(key: str) -> tuple[str, str, str]:
+    """Checkpoint, attempt and path inside, of the key of a staged file."""
+    part = guard.attempt_root(key)
+    checkpoint, attempt = part.removeprefix(layout.STAGING_DIR + "/").rsplit("/", 2)[:2]
+    return checkpoint, attempt, key[len(part) + 1 :]

@@ -1,0 +1,174 @@
+"""Who may write an experiment in a bucket: the lease of `lease`, as one object.
+
+Taking it and each heartbeat are conditional puts where the store can: of two who try, one wins.
+Elsewhere a taker waits for a moment and reads back: whoever put last has it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from tune_sync.buckets.bucket import Bucket
+from tune_sync.errors import LeaseHeldError, LeaseLostError, PutConflictError, TuneSyncError
+from tune_sync.homes.lease import Holder, holder_from_json
+from tune_sync.layout import LEASE_KEY
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+# Longer than on a disk: a store may not answer for a while, and each heartbeat is a request that
+# is paid for. A new start elsewhere waits so long after a driver's node is lost.
+LEASE_TTL_S = 90.0
+HEARTBEAT_S = 15.0
+# Between a put and reading it back, where no put is conditional: another who read the same lease
+# has surely put its own by then.
+SETTLE_S = 2.0
+TAKE_TRIES_COUNT = 3
+
+
+class BucketLease:
+    """The lease on one experiment in a bucket.
+
+    Args:
+        bucket: Rooted at the experiment.
+        owner: Id of this run; unique.
+        clock: Seconds since the epoch.
+        sleep: Waits for seconds.
+        where: The experiment's URL, for messages.
+    """
+
+    def __init__(
+        self, bucket: Bucket, owner: str, clock: Callable[[], float] = time.time,
+        *, sleep: Callable[[float], None] = time.sleep, where: str = "this experiment",
+    ) -> None:  # fmt: skip
+        self._bucket = bucket
+        self._owner = owner
+        self._clock = clock
+        self._sleep = sleep
+        self._where = where
+        self._lost = False
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def acquire(self, *, may_take: Callable[[Holder], bool] = lambda holder: False) -> None:
+        """Take the lease and keep it alive from a background thread.
+
+        Args:
+            may_take: Says of a live holder that its lease may be taken all the same.
+
+        Raises:
+            LeaseHeldError: Another live run has it; names host, process and age.
+            StoreDeniedError, StoreUnreachableError: It could not be looked at.
+        """
+        for _ in range(TAKE_TRIES_COUNT):
+            if self._try_take(may_take):
+                break
+        else:
+            raise LeaseHeldError(
+                f"{self._where} is just being taken by another run; choose another name"
+            )
+        self._thread = threading.Thread(target=self._beat, name="tune_sync-lease", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """The fence. Raises LeaseLostError if this run is no longer the owner."""
+        check_owner(self._bucket, self._owner, self._where)
+
+    def check_known(self) -> None:
+        """As `check`, from what the last heartbeat saw: makes no request while all is well."""
+        if self._lost:
+            self.check()
+
+    def release(self) -> None:
+        """Give the lease back, if it is still ours. May be called twice.
+
+        If the store does not answer, the lease runs out by itself: that is no failure of the run.
+        """
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        try:
+            holder = read_holder(self._bucket)
+            if holder is not None and holder.owner == self._owner:
+                self._bucket.delete([LEASE_KEY])
+        except (OSError, TuneSyncError) as error:
+            logger.warning("the lease is left to run out in %.0f s: %s", LEASE_TTL_S, error)
+
+    def _try_take(self, may_take: Callable[[Holder], bool]) -> bool:
+        holder, etag, exists = _look(self._bucket)
+        if holder is not None and holder.owner != self._owner:
+            now_s = self._clock()
+            if _lives(holder, now_s) and not may_take(holder):
+                raise LeaseHeldError(
+                    f"{self._where} is in use by a live run: process {holder.pid} on host "
+                    f"{holder.host}, last heard of {holder.age_s(now_s):.0f} s ago; choose another "
+                    f"name, or stop that run (if it is dead, wait {LEASE_TTL_S:.0f} s)"
+                )
+        try:
+            self._put(etag, exists)
+        except PutConflictError:
+            return False
+        if self._bucket.capabilities.conditional_put:
+            return True
+        self._sleep(SETTLE_S)
+        found = read_holder(self._bucket)
+        return found is not None and found.owner == self._owner
+
+    def _put(self, etag: str, exists: bool) -> None:
+        me = Holder.here(self._owner, self._clock()).to_json().encode()
+        self._bucket.put(LEASE_KEY, me, create_only=not exists, if_match=etag)
+
+    def _beat(self) -> None:
+        while not self._stop.wait(HEARTBEAT_S):
+            try:
+                holder, etag, exists = _look(self._bucket)
+                if holder is None or holder.owner != self._owner:
+                    self._lost = True  # `check` tells whoever wants to write
+                    return
+                self._put(etag, exists)
+            except (OSError, TuneSyncError):
+                continue  # the next beat tries again
+
+
+def read_holder(bucket: Bucket) -> Holder | None:
+    """Who holds the lease in `bucket`; None if nobody does, or it is unreadable."""
+    try:
+        return holder_from_json(bucket.get(LEASE_KEY))
+    except FileNotFoundError:
+        return None
+
+
+def live_holder(bucket: Bucket, clock: Callable[[], float] = time.time) -> Holder | None:
+    """The live holder of the lease in `bucket`, or None."""
+    holder = read_holder(bucket)
+    return holder if holder is not None and _lives(holder, clock()) else None
+
+
+def check_owner(bucket: Bucket, owner: str, where: str = "this experiment") -> None:
+    """Raise LeaseLostError unless `owner` holds the lease in `bucket`."""
+    holder = read_holder(bucket)
+    if holder is None or holder.owner != owner:
+        by = f"process {holder.pid} on host {holder.host}" if holder else "nobody"
+        raise LeaseLostError(
+            f"{where} is no longer owned by this run (now by {by}); this run must stop: "
+            "nothing more is written"
+        )
+
+
+def _lives(holder: Holder, now_s: float) -> bool:
+    return holder.age_s(now_s) < LEASE_TTL_S and not holder.is_surely_dead
+
+
+def _look(bucket: Bucket) -> tuple[Holder | None, str, bool]:
+    """The holder, the e-tag that a conditional put needs, and whether there is an object.
+
+    The e-tag comes first: if the object changes before it is read, the put is refused.
+    """
+    found = bucket.info(LEASE_KEY)
+    if found is None:
+        return None, "", False
+    etag = found.etag if bucket.capabilities.conditional_put else ""
+    return read_holder(bucket), etag, True

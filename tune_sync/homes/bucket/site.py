@@ -1,0 +1,83 @@
+"""An experiment directory that is a prefix of a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from tune_sync import layout
+from tune_sync.buckets.opening import check_bucket, open_bucket
+from tune_sync.buckets.url import BucketUrl
+from tune_sync.errors import ConfigError
+from tune_sync.homes.bucket.home import BucketHome
+from tune_sync.homes.bucket.lease import BucketLease, live_holder
+from tune_sync.homes.lease import Holder
+from tune_sync.homes.sites import check_format, format_json
+
+
+class BucketSite:
+    """See `sites.Site`.
+
+    Args:
+        url: The experiment directory.
+        options: `SyncConfig.storage_options`.
+    """
+
+    def __init__(self, url: BucketUrl, options: Mapping[str, Any] | None = None) -> None:
+        self.where = url.for_restore
+        self.ways_out = "choose another name, or delete it first"
+        self._url = url
+        self._options = dict(options or {})
+        self._bucket = open_bucket(url, self._options)
+
+    @property
+    def root(self) -> PurePosixPath:
+        """See `Site.root`."""
+        return PurePosixPath(self._url.path)
+
+    def check(self) -> None:
+        """See `Site.check`. Puts and deletes an object."""
+        check_bucket(self._url, self._options, write=True)
+
+    def prepare(self) -> None:
+        """See `Site.prepare`."""
+        if self._bucket.info(layout.FORMAT_KEY) is None:
+            self._bucket.put(layout.FORMAT_KEY, format_json())
+            return
+        file = f"{self.where}/{layout.FORMAT_KEY}"
+        check_format(self._bucket.get(layout.FORMAT_KEY), file, self.where)
+
+    def is_ours(self) -> bool:
+        """See `Site.is_ours`."""
+        if self._bucket.info(layout.FORMAT_KEY) is None:
+            return False
+        self.prepare()
+        return True
+
+    def holds_experiment(self) -> bool:
+        """See `Site.holds_experiment`."""
+        objects, _ = self._bucket.list_dir("")
+        names = [found.key for found in objects]
+        if any(n.startswith("experiment_state-") or n == "trainer.pkl" for n in names):
+            return True
+        return bool(self._bucket.list(layout.MANIFESTS_DIR))
+
+    def live_holder(self) -> Holder | None:
+        """See `Site.live_holder`."""
+        return live_holder(self._bucket)
+
+    def move_aside(self, seen: Holder | None) -> str:
+        """See `Site.move_aside`: a bucket cannot rename."""
+        raise ConfigError(
+            f"{self.where} cannot be moved aside, as buckets rename nothing: choose another name, "
+            "or delete it first"
+        )
+
+    def home(self, owner: str, checkpoint_depth: int) -> BucketHome:
+        """See `Site.home`."""
+        return BucketHome(self._bucket, owner, checkpoint_depth)
+
+    def lease(self, owner: str) -> BucketLease:
+        """See `Site.lease`."""
+        return BucketLease(self._bucket, owner, where=self.where)

@@ -1,0 +1,294 @@
+"""The home of an experiment: the node and directory that keep its results.
+
+`Home` is that place as any process sees it. `LocalHome` is it on the home node itself; a
+process elsewhere reaches the same verbs through the home agent (`agents.remote_home`).
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import xxhash
+
+from tune_sync import guard, layout
+from tune_sync.errors import DamagedError, ImmutableError
+from tune_sync.homes.commit import Committer
+from tune_sync.homes.lease import check_owner
+from tune_sync.homes.recorded import LiveSnapshot, recorded
+from tune_sync.homes.store import Info, LocalStore
+from tune_sync.layout import manifest_key
+from tune_sync.manifest import Seal
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One small file inside a batch.
+
+    Attributes:
+        key: Where it goes: a key of `Home.staged` or `Home.begin_file`.
+        offset_bytes: Where it starts in the batch.
+        length_bytes: How long it is.
+    """
+
+    key: str
+    offset_bytes: int
+    length_bytes: int
+
+
+class Home(Protocol):
+    """The home of one experiment. Keys are relative to the experiment directory.
+
+    `write` and `write_batch` may return before the bytes arrived; `flush` returns when they did,
+    and raises what went wrong. Nothing is durable before `seal` or `commit_file` returned.
+
+    Attributes:
+        in_place: Staged bytes are written where they will stay: what is there need not be whole.
+        rewrite_s: Seconds that have to pass before one file is replaced again.
+        staged_at: The node from where sealed attempts are sent on; "" if they are home at once.
+    """
+
+    in_place: bool
+    rewrite_s: float
+    staged_at: str
+
+    def info(self, key: str) -> Info | None:
+        """What `key` is; None only if it is surely not there."""
+
+    def list(self, key: str, recursive: bool) -> list[Info]:
+        """Entries below a directory."""
+
+    def read(self, key: str, offset_bytes: int, length_bytes: int) -> bytes | memoryview:
+        """Bytes of a file, fewer at its end."""
+
+    def read_many(self, keys: Sequence[str]) -> builtins.list[bytes]:
+        """All bytes of several small files."""
+
+    def make_dir(self, key: str) -> None:
+        """Create a directory outside checkpoints."""
+
+    def remove(self, key: str) -> None:
+        """Remove a file, a directory, or retire a checkpoint."""
+
+    def begin(self, checkpoint: str) -> str:
+        """Open an attempt at a checkpoint; returns its id."""
+
+    def begin_file(self) -> str:
+        """A key for one file that `commit_file` will put in its place."""
+
+    def expect(self, key: str, size_bytes: int) -> None:
+        """Tell how large a staged file will be, where that is known before it is sent."""
+
+    def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
+        """Send a chunk of a staged file."""
+
+    def write_batch(self, pieces: Sequence[Piece], data: bytes | bytearray | memoryview) -> None:
+        """Send many small staged files at once."""
+
+    def link(self, source: str, target: str) -> None:
+        """Make a staged file known under a second name."""
+
+    def flush(self, key: str) -> None:
+        """Wait until all that was written to a staged file, and its whole attempt, is there."""
+
+    def finish(self, key: str) -> None:
+        """End a staged file of several chunks, and wait until it is there."""
+
+    def seal(self, checkpoint: str, seal: Seal) -> None:
+        """Close an attempt; it is durable on return."""
+
+    def commit_file(self, incoming: str, key: str, durable: bool) -> None:
+        """Put one file in its place, whole."""
+
+    def drop_file(self, incoming: str) -> None:
+        """Give up one file that was not put in its place."""
+
+    def discard_attempt(self, checkpoint: str, attempt: str) -> None:
+        """Drop an attempt; its late writes fail."""
+
+    def publish(
+        self, checkpoint: str, strict: bool, attempts: Collection[str]
+    ) -> tuple[tuple[str, int, int], ...]:
+        """Publish what all ranks sealed in these attempts; returns `Union.conflicts`."""
+
+
+class LocalHome:
+    """The experiment directory, on its own node.
+
+    Args:
+        root: The experiment directory.
+        owner: The run that may write, checked against the lease before anything becomes
+            visible; "" for readers and for runs without a lease.
+        checkpoint_depth: See `layout.classify`.
+    """
+
+    in_place = False
+    staged_at = ""
+    rewrite_s = 0.0
+
+    def __init__(self, root: Path, owner: str = "", checkpoint_depth: int = 1) -> None:
+        self.root = root
+        self.store = LocalStore(root)
+        self._owner = owner
+        self._depth = checkpoint_depth
+        self.committer = Committer(self.store, owner, self._fence)
+
+    def _fence(self) -> None:
+        if self._owner:
+            check_owner(self.root, self._owner)
+
+    def info(self, key: str) -> Info | None:
+        """See `Home.info`."""
+        return self.store.info(key)
+
+    def list(self, key: str, recursive: bool) -> list[Info]:
+        """See `Home.list`. Ours (`.tune_sync`) is not listed."""
+        found = []
+        for entry in self.store.list(key):
+            if entry.key == layout.INTERNAL_DIR:
+                continue
+            found.append(entry)
+            if recursive and entry.is_dir:
+                found.extend(self.list(entry.key, True))
+        return found
+
+    def read(self, key: str, offset_bytes: int, length_bytes: int) -> bytes:
+        """See `Home.read`."""
+        return self.store.read(key, offset_bytes, length_bytes)
+
+    def read_many(self, keys: Sequence[str]) -> builtins.list[bytes]:
+        """See `Home.read_many`."""
+        return [self.store.read(key) for key in keys]
+
+    def make_dir(self, key: str) -> None:
+        """See `Home.make_dir`."""
+        self._fence()
+        self.store.make_dir(self._plain(key) if key else key)
+
+    def remove(self, key: str) -> None:
+        """See `Home.remove`."""
+        place = layout.classify(key, checkpoint_depth=self._depth)
+        if place.kind is layout.Kind.CHECKPOINT and not place.inner:
+            self.committer.retire(key)
+            return
+        self._plain(key)
+        self._fence()
+        found = self.store.info(key)
+        if found is not None and found.is_dir:
+            self.store.remove_tree(key)
+        else:
+            self.store.remove(key)
+
+    def begin(self, checkpoint: str) -> str:
+        """See `Home.begin`."""
+        self._fence()
+        return self.committer.begin(guard.checkpoint(checkpoint, self._depth))
+
+    def begin_file(self) -> str:
+        """See `Home.begin_file`."""
+        self._fence()
+        return self.committer.begin_file()
+
+    def expect(self, key: str, size_bytes: int) -> None:
+        """See `Home.expect`: a file grows as it is written."""
+
+    def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
+        """See `Home.write`."""
+        self._make_parent(guard.staged(key))
+        self.store.write_at(key, offset_bytes, data)
+
+    def write_batch(self, pieces: Sequence[Piece], data: bytes | bytearray | memoryview) -> None:
+        """See `Home.write_batch`."""
+        view = memoryview(data)
+        made: set[str] = set()
+        for piece in pieces:
+            parent = guard.staged(piece.key).rpartition("/")[0]
+            if parent not in made:
+                self._make_parent(piece.key)
+                made.add(parent)
+            end = piece.offset_bytes + piece.length_bytes
+            self.store.write_at(piece.key, 0, view[piece.offset_bytes : end])
+
+    def link(self, source: str, target: str) -> None:
+        """See `Home.link`."""
+        self._make_parent(guard.staged(target))
+        self.store.link(guard.staged(source), target)
+
+    def flush(self, key: str) -> None:
+        """See `Home.flush`: here every write has already happened."""
+
+    def finish(self, key: str) -> None:
+        """See `Home.finish`: here every write has already happened."""
+
+    def seal(self, checkpoint: str, seal: Seal) -> None:
+        """See `Home.seal`."""
+        self._fence()
+        guard.attempt(seal.attempt)
+        self.committer.seal(guard.checkpoint(checkpoint, self._depth), seal)
+
+    def commit_file(self, incoming: str, key: str, durable: bool) -> None:
+        """See `Home.commit_file`."""
+        self.committer.commit_file(guard.incoming(incoming), self._plain(key), durable=durable)
+
+    def drop_file(self, incoming: str) -> None:
+        """See `Home.drop_file`."""
+        self.store.remove(guard.incoming(incoming))
+
+    def discard_attempt(self, checkpoint: str, attempt: str) -> None:
+        """See `Home.discard_attempt`."""
+        guard.checkpoint(checkpoint, self._depth)
+        self.committer.discard_attempt(checkpoint, guard.attempt(attempt))
+
+    def publish(
+        self, checkpoint: str, strict: bool, attempts: Collection[str]
+    ) -> tuple[tuple[str, int, int], ...]:
+        """See `Home.publish`."""
+        guard.checkpoint(checkpoint, self._depth)
+        if self.store.info(layout.manifest_key(checkpoint)) is not None:
+            if not self.store.list(f"{layout.STAGING_DIR}/{checkpoint}"):
+                return ()  # the call came again, after its answer was lost
+            raise ImmutableError(
+                f"{checkpoint} is published and never changes; report under another name"
+            )
+        placed = self.committer.place(checkpoint, strict=strict, attempts=attempts)
+        self.committer.record(placed.manifest)
+        return placed.conflicts
+
+    def published_keys(self) -> Iterator[str]:
+        """Keys of all checkpoints that have a manifest."""
+        return recorded(self.store)
+
+    def snapshot(self) -> LiveSnapshot:
+        """What a restore looks at."""
+        return LiveSnapshot(self.store, self.committer.manifest)
+
+    def _plain(self, key: str) -> str:
+        """See `guard.plain`; and what is published is so whatever depth a caller claims."""
+        parts = guard.plain(key, self._depth).split("/")
+        for end in range(1, len(parts) + 1):
+            if self.store.info(manifest_key("/".join(parts[:end]))) is not None:
+                raise ImmutableError(f"{key} is part of a published checkpoint and never changes")
+        return key
+
+    def _make_parent(self, key: str) -> None:
+        """Make the parent of a staged file, but never the attempt itself: it may be discarded."""
+        parent = key.rpartition("/")[0]
+        if self.store.info(parent) is None:
+            top = guard.attempt_root(key)
+            if self.store.info(top) is None:
+                raise FileNotFoundError(f"attempt {top} was discarded; this write came too late")
+            self.store.make_dir(parent)
+
+
+def digest_of(data: bytes | bytearray | memoryview) -> str:
+    """The digest that manifests hold, of bytes in memory."""
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def check_digest(key: str, data: memoryview, digest: str) -> None:
+    """Raise DamagedError if `data` is not what its sender saw."""
+    if digest_of(data) != digest:
+        raise DamagedError(f"{key}: {len(data)} bytes arrived damaged; report the checkpoint again")

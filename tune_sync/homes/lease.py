@@ -1,0 +1,211 @@
+"""Who may write an experiment directory: a lease with an owner, a heartbeat and a fence.
+
+The lease is one small JSON file. Whoever starts a run takes it, and refreshes its heartbeat
+while the run lives. A lease is free to take when its owner is surely dead (a process of this
+machine that is gone) or silent for `LEASE_TTL_S`. Whoever lost it learns so at the next write,
+because the file then holds another owner's id; that check is the fence.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tune_sync.errors import LeaseHeldError, LeaseLostError
+from tune_sync.homes import disk
+from tune_sync.layout import LEASE_KEY
+from tune_sync.process import machine as _machine
+from tune_sync.process import start_of as _start_of
+
+# A driver silent for this long is taken for dead, if it cannot be looked at. Shorter would let a
+# driver that swaps or is stopped for a moment lose its run; longer delays a new start elsewhere.
+LEASE_TTL_S = 30.0
+HEARTBEAT_S = 5.0
+# The lock is held for milliseconds, unless its holder is stopped just then.
+LOCK_TRIES = 200
+LOCK_TRY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What the lease file says about its owner."""
+
+    owner: str
+    host: str
+    pid: int
+    machine: str
+    process_start: str
+    heartbeat_s: float
+    heartbeat_up_s: float = 0.0
+
+    @classmethod
+    def here(cls, owner: str, now_s: float) -> Holder:
+        """This process, alive now."""
+        return cls(
+            owner, socket.gethostname(), os.getpid(), _machine(), _start_of(os.getpid()),
+            now_s, time.clock_gettime(time.CLOCK_BOOTTIME),
+        )  # fmt: skip
+
+    def to_json(self) -> str:
+        """What the lease file holds."""
+        return json.dumps({"format_version": 1, **asdict(self)})
+
+    @property
+    def is_surely_dead(self) -> bool:
+        """Whether it is a process of this machine that has ended."""
+        return _surely_dead(self)
+
+    def age_s(self, now_s: float) -> float:
+        """Seconds since its last sign of life. On its own machine no clock change matters."""
+        if self.heartbeat_up_s and self.machine == _machine():
+            return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - self.heartbeat_up_s)
+        return max(0.0, now_s - self.heartbeat_s)
+
+
+class Lease:
+    """The lease on one experiment directory.
+
+    Args:
+        root: The experiment directory.
+        owner: Id of this run; unique.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(self, root: Path, owner: str, clock: Callable[[], float] = time.time) -> None:
+        self._file = root / LEASE_KEY
+        self._owner = owner
+        self._clock = clock
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def acquire(self, *, may_take: Callable[[Holder], bool] = lambda holder: False) -> None:
+        """Take the lease and keep it alive from a background thread.
+
+        Args:
+            may_take: Says of a live holder that its lease may be taken all the same.
+
+        Raises:
+            LeaseHeldError: Another live run has it; names host, process and age.
+        """
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            holder = read_holder(self._file)
+            if holder is not None and holder.owner != self._owner:
+                age_s = holder.age_s(self._clock())
+                if age_s < LEASE_TTL_S and not _surely_dead(holder) and not may_take(holder):
+                    raise LeaseHeldError(
+                        f"{self._file.parent.parent} is in use by a live run: process {holder.pid} "
+                        f"on host {holder.host}, last heard of {age_s:.0f} s ago; choose another "
+                        f"name, or stop that run (if it is dead, wait {LEASE_TTL_S:.0f} s)"
+                    )
+            self._write()
+        self._thread = threading.Thread(target=self._beat, name="tune_sync-lease", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """The fence. Raises LeaseLostError if this run is no longer the owner."""
+        check_owner(self._file.parent.parent, self._owner)
+
+    def release(self) -> None:
+        """Give the lease back, if it is still ours. May be called twice."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        with self._locked():
+            holder = read_holder(self._file)
+            if holder is not None and holder.owner == self._owner:
+                self._file.unlink()
+
+    def _beat(self) -> None:
+        while not self._stop.wait(HEARTBEAT_S):
+            try:
+                with self._locked():
+                    holder = read_holder(self._file)
+                    if holder is None or holder.owner != self._owner:
+                        return  # lost: `check` tells whoever wants to write
+                    self._write()
+            except (OSError, LeaseHeldError):
+                continue  # a full or absent disk: the next beat tries again
+
+    @disk.reopened
+    def _write(self) -> None:
+        me = Holder.here(self._owner, self._clock())
+        fresh = self._file.with_suffix(".new")
+        fresh.unlink(missing_ok=True)  # whatever it is: a link would be followed
+        with open(fresh, "x") as file:
+            file.write(me.to_json())
+        os.replace(fresh, self._file)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with open(self._file.with_suffix(".lock"), "a") as lock:
+            for _ in range(LOCK_TRIES):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(LOCK_TRY_S)
+            else:
+                raise LeaseHeldError(
+                    f"{lock.name} is held for over {LOCK_TRIES * LOCK_TRY_S:.0f} s; "
+                    "is one of this experiment's drivers stopped? End it, and try again"
+                )
+            yield
+
+
+@disk.reopened
+def read_holder(file: Path) -> Holder | None:
+    """Who holds the lease in `file`; None if nobody does, or the file is unreadable."""
+    try:
+        return holder_from_json(file.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def holder_from_json(data: bytes) -> Holder | None:
+    """Decode what a lease holds; None if it is not one."""
+    try:
+        body = json.loads(data)
+        holder = Holder(
+            str(body["owner"]), str(body["host"]), int(body["pid"]), str(body["machine"]),
+            str(body["process_start"]), float(body["heartbeat_s"]),
+            float(body.get("heartbeat_up_s", 0.0)),
+        )  # fmt: skip
+        return holder if math.isfinite(holder.heartbeat_s) else None
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return None
+
+
+def is_live(root: Path, clock: Callable[[], float] = time.time) -> Holder | None:
+    """The live holder of the lease on experiment directory `root`, or None."""
+    holder = read_holder(root / LEASE_KEY)
+    if holder is None or _surely_dead(holder) or holder.age_s(clock()) >= LEASE_TTL_S:
+        return None
+    return holder
+
+
+def check_owner(root: Path, owner: str) -> None:
+    """Raise LeaseLostError unless `owner` holds the lease on experiment directory `root`."""
+    holder = read_holder(root / LEASE_KEY)
+    if holder is None or holder.owner != owner:
+        by = f"process {holder.pid} on host {holder.host}" if holder else "nobody"
+        raise LeaseLostError(
+            f"{root} is no longer owned by this run (now by {by}); this run must stop: "
+            "nothing more is written"
+        )
+
+
+def _surely_dead(holder: Holder) -> bool:
+    if not holder.machine or holder.machine != _machine():
+        return False
+    return _start_of(holder.pid) != holder.process_start

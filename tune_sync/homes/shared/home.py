@@ -1,0 +1,215 @@
+"""An experiment directory that all nodes see: what one of them did may take a while to be seen.
+
+`LocalHome`, but nothing that must be there is taken for missing by one look. Waits are bounded by
+`disk.VISIBLE_WITHIN_S`; only what another node wrote is waited for.
+"""
+
+from __future__ import annotations
+
+import builtins
+import posixpath
+from collections.abc import Collection, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tune_sync import layout
+from tune_sync.errors import DamagedError, LeaseLostError, NotSharedError, NotWholeError
+from tune_sync.homes import disk
+from tune_sync.homes.commit import Committer
+from tune_sync.homes.home import LocalHome
+from tune_sync.homes.lease import check_owner, read_holder
+from tune_sync.homes.recorded import recorded
+from tune_sync.homes.store import Info, LocalStore
+from tune_sync.layout import Kind
+from tune_sync.manifest import FileEntry, Manifest, Placed, manifest_from_json
+from tune_sync.same import is_same_inode
+
+MARKER = ".validate_storage_marker"  # Ray looks for it on every node
+
+
+class SharedStore(LocalStore):
+    """A directory that other nodes change too. See `store.Store`."""
+
+    @disk.reopened
+    def info(self, key: str) -> Info | None:
+        """See `Store.info`; not from a cache if it is not there."""
+        found = super().info(key)
+        if found is None and key:
+            disk.refresh(self.path(key))
+            found = super().info(key)
+        return found
+
+    def make_dir(self, key: str) -> None:
+        """See `Store.make_dir`; another node may have made it, and it is not seen here yet."""
+        if not disk.wait_until(partial(self._is_made, key), disk.VISIBLE_WITHIN_S):
+            super().make_dir(key)
+
+    def _is_made(self, key: str) -> bool:
+        try:
+            super().make_dir(key)
+        except (FileExistsError, FileNotFoundError):
+            return False
+        return True
+
+    def _sync_file_system(self, path: Path) -> bool:
+        """Never: FUSE does not pass syncfs() on to what is behind it."""
+        return False
+
+
+class SharedCommitter(Committer):
+    """A `Committer` that waits until it sees what the writers on other nodes have reported."""
+
+    def place(
+        self, checkpoint: str, *, strict: bool = False, attempts: Collection[str] | None = None,
+        metrics: dict[str, Any] | None = None,
+    ) -> Placed:  # fmt: skip
+        """See `Committer.place`. Sealed attempts that were reported are waited for."""
+        if attempts is not None:
+            disk.wait_until(partial(self._sees, checkpoint, attempts), disk.VISIBLE_WITHIN_S)
+        return super().place(checkpoint, strict=strict, attempts=attempts, metrics=metrics)
+
+    def _sees(self, checkpoint: str, attempts: Collection[str]) -> bool:
+        keys = (layout.seal_key(checkpoint, attempt) for attempt in attempts)
+        return all(self.store.info(key) is not None for key in keys)
+
+    def _check_lengths(self, directory: str, files: Iterable[FileEntry]) -> None:
+        for file in files:
+            has = partial(self._has_length, f"{directory}/{file.path}", file.size_bytes)
+            disk.wait_until(has, disk.VISIBLE_WITHIN_S)
+        super()._check_lengths(directory, files)
+
+    def _drop_orphaned_manifests(self) -> tuple[str, ...]:
+        disk.wait_until(self._sees_all_recorded, disk.VISIBLE_WITHIN_S)
+        return super()._drop_orphaned_manifests()
+
+    def _sees_all_recorded(self) -> bool:
+        return all(self.store.info(checkpoint) is not None for checkpoint in recorded(self.store))
+
+    def _has_length(self, key: str, size_bytes: int) -> bool:
+        found = self.store.info(key)
+        return found is not None and found.size_bytes == size_bytes
+
+
+class SharedHome(LocalHome):
+    """See `Home`.
+
+    Args:
+        root: The experiment directory, the same on all nodes.
+        owner: See `LocalHome`.
+        checkpoint_depth: See `LocalHome`.
+        where: Names this node for messages; "" on the driver, which waits for no checkpoint: it
+            has placed them all itself.
+    """
+
+    def __init__(
+        self, root: Path, owner: str = "", checkpoint_depth: int = 1, where: str = ""
+    ) -> None:
+        super().__init__(root, owner, checkpoint_depth)
+        self.store = SharedStore(root)
+        self.committer = SharedCommitter(self.store, owner, self._fence)
+        self._where = where
+        self._patience_s = disk.VISIBLE_WITHIN_S if where else 0.0
+        self._whole: set[str] = set()
+
+    def check_here(self) -> None:
+        """Raise NotSharedError if this node does not see the experiment directory."""
+        ours = self.root / layout.INTERNAL_DIR
+        if not disk.wait_until(ours.is_dir, self._patience_s):
+            raise self._not_shared(ours)
+
+    def info(self, key: str) -> Info | None:
+        """See `Home.info`. A checkpoint, and Ray's marker, is there if Ray asks for it."""
+        is_marker = posixpath.basename(key) == MARKER
+        if is_marker or (key and self._checkpoint(key) == key):
+            seen = disk.wait_until(lambda: self.store.info(key) is not None, self._patience_s)
+            if is_marker and self._where and not seen:
+                raise self._not_shared(self.root / key)
+        return self.store.info(key)
+
+    def list(self, key: str, recursive: bool) -> list[Info]:
+        """See `Home.list`. Of a checkpoint all of it, or an error."""
+        checkpoint = self._checkpoint(key)
+        unsure = self._where and checkpoint and checkpoint not in self._whole
+        if unsure and self.store.info(layout.INTERNAL_DIR) is not None:  # else it is a plain copy
+            self._await_whole(checkpoint)
+        return super().list(key, recursive)
+
+    def is_working_directory(self, trial: str) -> bool:
+        """Whether this process works in that trial's own directory, as of `root`.
+
+        Then what it writes is in its place already: to copy it would replace open files.
+        """
+        try:
+            here = Path.cwd()
+        except FileNotFoundError:  # it was removed
+            return False
+        if is_same_inode(here, self.root / trial):
+            return True
+        holder = read_holder(here.parent / layout.LEASE_KEY) if here.name == trial else None
+        return holder is not None and holder.owner == self._owner
+
+    def _fence(self) -> None:
+        if not self._owner or disk.wait_until(self._is_owner, self._patience_s):
+            return
+        if self._where and not (self.root / layout.INTERNAL_DIR).is_dir():
+            raise self._not_shared(self.root / layout.LEASE_KEY)
+        check_owner(self.root, self._owner)
+
+    def _is_owner(self) -> bool:
+        try:
+            check_owner(self.root, self._owner)
+        except LeaseLostError:
+            disk.refresh(self.root / layout.LEASE_KEY)
+            return False
+        return True
+
+    def _checkpoint(self, key: str) -> str:
+        place = layout.classify(key, checkpoint_depth=self._depth)
+        return place.checkpoint if place.kind is Kind.CHECKPOINT else ""
+
+    def _await_whole(self, checkpoint: str) -> None:
+        missing = ["its manifest"]
+
+        def is_whole() -> bool:
+            manifest = self._manifest(checkpoint)
+            if manifest is not None:
+                missing[:] = self._missing(manifest)
+            return manifest is not None and not missing
+
+        if not disk.wait_until(is_whole, self._patience_s):
+            raise NotWholeError(
+                f"{self.root / checkpoint} is not all there on {self._where}: {missing[0]} does "
+                f"not appear within {self._patience_s:.0f} s; look at how the directory is mounted "
+                "there, or use an older checkpoint"
+            )
+        self._whole.add(checkpoint)
+
+    def _manifest(self, checkpoint: str) -> Manifest | None:
+        """What the driver has taken the checkpoint for, be it recorded or only placed."""
+        attempts = self.store.list(f"{layout.STAGING_DIR}/{checkpoint}")
+        intents = [f"{attempt.key}/{layout.INTENT}" for attempt in attempts]
+        for key in (layout.manifest_key(checkpoint), *intents):
+            try:
+                return manifest_from_json(self.store.read(key), key)
+            except (FileNotFoundError, DamagedError):  # a part of it may be seen already
+                disk.refresh(self.store.path(key))
+        return None
+
+    def _missing(self, manifest: Manifest) -> builtins.list[str]:
+        found = []
+        for file in manifest.files:
+            info = self.store.info(f"{manifest.checkpoint}/{file.path}")
+            if info is None or info.size_bytes != file.size_bytes:
+                found.append(file.path)
+        for directory in manifest.directories:
+            if self.store.info(f"{manifest.checkpoint}/{directory}") is None:
+                found.append(directory)
+        return found
+
+    def _not_shared(self, path: Path) -> NotSharedError:
+        return NotSharedError(
+            f"{path} is not visible on {self._where}: the storage path {self.root.parent} has to "
+            "be the same directory on all nodes; mount it there, or use "
+            'tune_sync.SyncConfig(syncer="auto"), which needs no shared storage'
+        )

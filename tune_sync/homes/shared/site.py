@@ -1,0 +1,140 @@
+"""A directory that all nodes share: what it has to be able to do, tried before a run starts.
+
+| ability | without it |
+|---|---|
+| writing into the middle of a file, rename of a file, over another one, of a directory | refused |
+| locks (flock) | refused: two runs could take one directory |
+| fsync of files | works, with a warning: a crash of the file server may lose what was reported |
+| fsync of directories, hard links | works; hard links become copies |
+| seeing at once what another node did | works, if it takes less than `disk.VISIBLE_WITHIN_S` |
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from tune_sync.errors import ConfigError
+from tune_sync.homes.shared.home import SharedHome
+from tune_sync.homes.sites import LocalSite
+from tune_sync.homes.store import LocalStore
+
+# These say something about room or permission, not about the kind of file system: the store's own
+# errors, with what to do about them, are better.
+_OTHER_TROUBLE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EIO}
+)
+
+
+class SharedSite(LocalSite):
+    """An experiment directory that all nodes see. See `sites.Site`."""
+
+    def check(self) -> None:
+        """See `Site.check`.
+
+        Raises:
+            ConfigError: The file system lacks an ability that is needed; names it.
+        """
+        check_abilities(self.root.parent)
+
+    def home(self, owner: str, checkpoint_depth: int) -> SharedHome:
+        """See `Site.home`."""
+        return SharedHome(self.root, owner, checkpoint_depth)
+
+
+def check_abilities(directory: Path) -> None:
+    """Try what a directory has to be able to do, in a directory of its own below it.
+
+    Raises:
+        ConfigError: It cannot do it; names what is missing.
+        StoreFullError, OSError: It cannot be written to at all.
+    """
+    name = f".tune_sync-probe-{uuid.uuid4().hex}"
+    store = LocalStore(directory)
+    store.make_dir(name)
+    probe = LocalStore(directory / name)
+    try:
+        for ability, attempt in _ABILITIES.items():
+            try:
+                works = attempt(probe)
+            except OSError as error:
+                if error.errno in _OTHER_TROUBLE:
+                    raise
+                raise _lacks(directory, ability, str(error)) from error
+            if not works:
+                raise _lacks(directory, ability, "the result is another one than on a local disk")
+    finally:
+        store.remove_tree(name)
+
+
+def _lacks(directory: Path, ability: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"{directory} cannot be shared by the nodes of a run: its file system lacks {ability} "
+        f"({why}); mount it so that it has that, choose another directory, or leave upload_dir "
+        "out: tune_sync needs no shared storage"
+    )
+
+
+def _writes_in_parts(probe: LocalStore) -> bool:
+    probe.write_at("parts", 4, b"last")
+    probe.write_at("parts", 0, b"1st ")
+    return probe.read("parts") == b"1st last"
+
+
+def _makes_durable(probe: LocalStore) -> bool:
+    probe.sync("parts")
+    probe.sync("")
+    return True
+
+
+def _renames_files(probe: LocalStore) -> bool:
+    probe.write_at("new", 0, b"new")
+    probe.rename("new", "renamed")
+    return probe.read("renamed") == b"new" and probe.info("new") is None
+
+
+def _replaces_files(probe: LocalStore) -> bool:
+    probe.write_at("newer", 0, b"newer")
+    probe.rename("newer", "renamed")
+    return probe.read("renamed") == b"newer"
+
+
+def _renames_directories(probe: LocalStore) -> bool:
+    probe.make_dir("from/below")
+    probe.write_at("from/below/file", 0, b"file")
+    probe.make_dir("to")
+    probe.rename("from", "to/here")
+    return probe.read("to/here/below/file") == b"file" and probe.info("from") is None
+
+
+def _locks(probe: LocalStore) -> bool:
+    path = probe.path("renamed")
+    with open(path, "a") as mine, open(path, "a") as other:
+        fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+def _removes(probe: LocalStore) -> bool:
+    probe.remove("renamed")
+    probe.remove_tree("to")
+    return probe.info("renamed") is None and probe.info("to") is None
+
+
+_ABILITIES: dict[str, Callable[[LocalStore], bool]] = {
+    "writing into the middle of a file": _writes_in_parts,
+    "making files durable (fsync)": _makes_durable,
+    "renaming a file": _renames_files,
+    "renaming a file over another one": _replaces_files,
+    "renaming a directory": _renames_directories,
+    "locks on files (flock; NFS: its lock service, or the mount option local_lock=flock)": _locks,
+    "removing files and directories": _removes,
+}
+
+__all__ = ["SharedSite", "check_abilities"]

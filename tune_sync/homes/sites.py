@@ -1,0 +1,196 @@
+"""Where an experiment directory is, and what a run does there before its commits."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path, PurePath
+from typing import Any, Protocol
+
+from tune_sync import layout
+from tune_sync.errors import ConfigError, DamagedError, LeaseHeldError
+from tune_sync.homes.home import Home, LocalHome
+from tune_sync.homes.lease import Holder, Lease, is_live
+from tune_sync.homes.recorded import Snapshot
+from tune_sync.homes.store import LocalStore
+from tune_sync.manifest import FORMAT_VERSION
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+
+class RunLease(Protocol):
+    """What a run needs of its lease. See `lease.Lease`."""
+
+    def acquire(self, *, may_take: Callable[[Holder], bool] = ...) -> None:
+        """Take it, and keep it alive."""
+
+    def check(self) -> None:
+        """The fence."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+
+class DriverHome(Home, Protocol):
+    """A home as its own driver sees it.
+
+    Attributes:
+        committer: Orders writes there: a `commit.Committer`, or one with its methods.
+        store: Reads what is there.
+    """
+
+    committer: Any
+    store: Any
+
+    def published_keys(self) -> Iterable[str]:
+        """Keys of all checkpoints that have a manifest."""
+
+    def snapshot(self) -> Snapshot:
+        """What a restore looks at, by few requests."""
+
+
+class Site(Protocol):
+    """One experiment directory, as a run takes it.
+
+    Attributes:
+        where: Its path or URL, for messages and for `tune.Tuner.restore`.
+        ways_out: What to do if an experiment is there already, beside restoring it.
+    """
+
+    where: str
+    ways_out: str
+
+    @property
+    def root(self) -> PurePath:
+        """Its path, as Ray names it."""
+
+    def check(self) -> None:
+        """Raise if it cannot be used. Within seconds."""
+
+    def prepare(self) -> None:
+        """Make it ours, or raise ConfigError if another version's format is there."""
+
+    def is_ours(self) -> bool:
+        """Whether tune_sync has written there. Raises as `prepare` does for another version."""
+
+    def holds_experiment(self) -> bool:
+        """Whether an experiment ran there: it has a state file, or a published checkpoint."""
+
+    def live_holder(self) -> Holder | None:
+        """Who has it now."""
+
+    def move_aside(self, seen: Holder | None) -> str:
+        """Give the earlier experiment a name of its own; returns it.
+
+        Args:
+            seen: Who had it a moment ago, and may be taken it from.
+
+        Raises:
+            LeaseHeldError: Another run has begun there since.
+        """
+
+    def home(self, owner: str, checkpoint_depth: int) -> DriverHome:
+        """Its verbs, for the run `owner`."""
+
+    def lease(self, owner: str) -> RunLease:
+        """Its lease, for the run `owner`."""
+
+
+class LocalSite:
+    """A directory of this machine. See `Site`.
+
+    Args:
+        root: The experiment directory.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.where = str(root)
+        self.ways_out = (
+            "choose another name, or move it aside with tune_sync.RunConfig(overwrite=True)"
+        )
+
+    @property
+    def root(self) -> Path:
+        """See `Site.root`."""
+        return self._root
+
+    def check(self) -> None:
+        """See `Site.check`: `prepare` writes, and says what is wrong."""
+
+    def prepare(self) -> None:
+        """See `Site.prepare`."""
+        store = LocalStore(self.root)
+        store.make_dir(layout.INTERNAL_DIR)
+        file = self.root / layout.FORMAT_KEY
+        if not file.is_file() or not file.stat().st_size:  # a power cut may leave it empty
+            fresh = f"{layout.FORMAT_KEY}.{uuid.uuid4().hex}"
+            store.write_at(fresh, 0, format_json())
+            store.rename(fresh, layout.FORMAT_KEY)
+            return
+        check_format(file.read_bytes(), str(file), self.where)
+
+    def is_ours(self) -> bool:
+        """See `Site.is_ours`."""
+        file = self.root / layout.FORMAT_KEY
+        if not file.is_file():
+            return False
+        check_format(file.read_bytes(), str(file), self.where)
+        return True
+
+    def holds_experiment(self) -> bool:
+        """See `Site.holds_experiment`."""
+        return holds_experiment(self.root)
+
+    def live_holder(self) -> Holder | None:
+        """See `Site.live_holder`."""
+        return is_live(self.root)
+
+    def move_aside(self, seen: Holder | None) -> str:
+        """See `Site.move_aside`."""
+        now = time.strftime("%Y%m%d-%H%M%S")
+        aside = self.root.with_name(f"{self.root.name}.{now}.{uuid.uuid4().hex[:4]}")
+        self.root.rename(aside)
+        holder = is_live(aside)
+        if holder is not None and (seen is None or holder.owner != seen.owner):
+            aside.rename(self.root)
+            raise LeaseHeldError(f"{self.root} is in use by a live run; choose another name")
+        return str(aside)
+
+    def home(self, owner: str, checkpoint_depth: int) -> LocalHome:
+        """See `Site.home`."""
+        return LocalHome(self.root, owner, checkpoint_depth)
+
+    def lease(self, owner: str) -> Lease:
+        """See `Site.lease`."""
+        return Lease(self.root, owner)
+
+
+def holds_experiment(root: Path) -> bool:
+    """Whether an experiment ran in `root`: it has a state file, or a published checkpoint."""
+    if any(root.glob("experiment_state-*.json")) or any(root.glob("trainer.pkl")):
+        return True
+    return any((root / layout.MANIFESTS_DIR).glob("**/*.json"))
+
+
+def format_json() -> bytes:
+    """What marks an experiment directory as ours."""
+    return json.dumps({"format_version": FORMAT_VERSION}).encode()
+
+
+def check_format(data: bytes, file: str, where: str) -> None:
+    """Raise if the experiment directory `where` was written in a format that is not ours."""
+    try:
+        found = json.loads(data).get("format_version")
+    except (ValueError, AttributeError) as error:
+        raise DamagedError(
+            f"{file} is not readable: {error}; remove it if you trust the rest"
+        ) from error
+    if found != FORMAT_VERSION:
+        raise ConfigError(
+            f"{where} was written by a tune_sync with format version {found!r}, this one has "
+            f"{FORMAT_VERSION}; install the newer tune_sync, or choose another name"
+        )

@@ -1,0 +1,154 @@
+"""Sends directories of an experiment with a user's syncer, with retries, one at a time.
+
+A syncer moves directories. So single files are put together in a *parcel*: a directory of hard
+links to them, which stay as they are while they are sent.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tune_sync import layout
+from tune_sync.errors import StoreError
+from tune_sync.mirror.record import MARK_NAME, MIRROR_DIR, experiment_of, mark_json
+from tune_sync.syncers.base import Syncer
+from tune_sync.syncers.choosing import link_or_copy
+
+PARCELS_DIR = f"{MIRROR_DIR}/parcels"
+
+RETRIES = 2
+# Ray's own: what fails for a moment is over by then.
+BACKOFF_S = 5.0
+
+
+class Parcel:
+    """Files on their way to the mirror. Use it in a `with`.
+
+    Args:
+        root: The experiment directory.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.path = root / PARCELS_DIR / uuid.uuid4().hex
+        self.keys: set[str] = set()
+
+    def __enter__(self) -> Parcel:
+        self.path.mkdir(parents=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def add(self, key: str, name: str) -> bool:
+        """Put a file of the experiment in, under a name; returns whether it is still there."""
+        try:
+            link_or_copy(self._root / key, self.path / name)
+        except FileNotFoundError:
+            return False
+        self.keys.add(key)
+        return True
+
+    def add_bytes(self, name: str, data: bytes) -> None:
+        """Put a file in that is not in the experiment."""
+        (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.path / name).write_bytes(data)
+
+
+class Outbox:
+    """The mirror, as directories that can be sent, fetched and deleted.
+
+    Args:
+        root: The experiment directory.
+        remote: The directory that mirrors it, as the syncer names it.
+        syncer: The user's.
+        on_progress: Called whenever a directory was sent or deleted.
+        backoff_s: Seconds before a retry.
+    """
+
+    def __init__(
+        self, root: Path, remote: str, syncer: Syncer,
+        on_progress: Callable[[], None] = lambda: None, backoff_s: float = BACKOFF_S,
+    ) -> None:  # fmt: skip
+        self._root = root
+        self.remote = remote
+        self._syncer = syncer
+        self._on_progress = on_progress
+        self._backoff_s = backoff_s
+        shutil.rmtree(root / PARCELS_DIR, ignore_errors=True)
+
+    def parcel(self) -> Parcel:
+        """An empty parcel."""
+        return Parcel(self._root)
+
+    def send_parcel(self, parcel: Parcel, below: str = "") -> None:
+        """Send what is in a parcel; raises what went wrong."""
+        target = join_remote(self.remote, below)
+        self._try(lambda: self._syncer.sync_up(str(parcel.path), target))
+
+    def send_directory(self, key: str) -> None:
+        """Send a directory of the experiment; raises what went wrong."""
+        source, target = str(self._root / key), join_remote(self.remote, key)
+        self._try(lambda: self._syncer.sync_up(source, target))
+
+    def delete(self, key: str) -> None:
+        """Delete a directory at the mirror; raises what went wrong."""
+        self._try(lambda: self._syncer.delete(join_remote(self.remote, key)))
+
+    def send_mark(self, experiment: str) -> None:
+        """Say at the mirror which experiment it is."""
+        with self.parcel() as parcel:
+            parcel.add(layout.FORMAT_KEY, layout.FORMAT_KEY.rpartition("/")[2])
+            parcel.add_bytes(f"{MIRROR_DIR.rpartition('/')[2]}/{MARK_NAME}", mark_json(experiment))
+            self.send_parcel(parcel, layout.INTERNAL_DIR)
+
+    def read_mark(self) -> str:
+        """Which experiment is at the mirror; "" if none can be seen there."""
+        source = join_remote(self.remote, MIRROR_DIR)
+        with self.parcel() as parcel:
+            try:
+                self._start(lambda: self._syncer.sync_down(source, str(parcel.path)))
+                self._syncer.wait()
+            except Exception:  # a syncer cannot say whether nothing is there, or nobody answers
+                return ""
+            mark = parcel.path / MARK_NAME
+            return experiment_of(mark.read_bytes(), source) if mark.is_file() else ""
+
+    def _try(self, act: Callable[[], Any]) -> None:
+        if type(self._syncer).retry is not Syncer.retry:
+            self._start(act)
+            self._syncer.wait_or_retry(RETRIES, self._backoff_s)
+        else:
+            self._repeat(act)
+        self._on_progress()
+
+    def _repeat(self, act: Callable[[], Any]) -> None:
+        """For a syncer that has no `retry` of its own."""
+        for left in range(RETRIES, -1, -1):
+            try:
+                self._start(act)
+                self._syncer.wait()
+                return
+            except Exception:
+                if not left:
+                    raise
+            time.sleep(self._backoff_s)
+
+    def _start(self, act: Callable[[], Any]) -> None:
+        if act() is False:  # something is under way
+            self._syncer.wait()
+            if act() is False:
+                raise StoreError(
+                    f"{type(self._syncer).__name__} did not start a sync: it returned False twice"
+                )
+
+
+def join_remote(remote: str, key: str) -> str:
+    """A directory below a remote one. The query of a URL stays at its end."""
+    place, mark, query = remote.partition("?") if "://" in remote else (remote, "", "")
+    return f"{place.rstrip('/')}/{key}{mark}{query}" if key else remote

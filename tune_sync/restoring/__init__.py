@@ -1,0 +1,1 @@
+"""What a restored experiment takes over from what is stored."""

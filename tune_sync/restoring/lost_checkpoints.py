@@ -1,0 +1,66 @@
+"""Makes Ray go on without checkpoints that were lost with the node where they were staged."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from tune_sync import layout
+from tune_sync.behind.behind import Behind
+from tune_sync.checkpoint import Checkpoint
+from tune_sync.restoring import ray_records
+from tune_sync.run import Run
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+
+def go_on_without_lost(run: Run, trials: Collection[Any], filesystem: pafs.PyFileSystem) -> None:
+    """Have Ray forget what was lost; a trial goes on from its newest that is published.
+
+    Args:
+        run: The run.
+        trials: Ray's.
+        filesystem: The run's.
+    """
+    gone = run.behind.take_gone() if run.behind is not None else set()
+    if not gone or run.behind is None:
+        return
+    for trial in trials:
+        lost = [r for r in ray_records.results(trial) if _key(run, r) in gone]
+        if lost:
+            _forget(run, run.behind, trial, lost, filesystem)
+
+
+def _forget(
+    run: Run, behind: Behind, trial: Any, lost: list[Any], filesystem: pafs.PyFileSystem
+) -> None:
+    before = ray_records.current(trial)
+    left = [r for _, r in sorted(ray_records.kept(trial).items()) if r not in lost]
+    now = None if before in lost else before
+    newest = behind.newest_published(ray_records.directory_of(trial))
+    if now is None:
+        now = next((r for r in left if _key(run, r) == newest), None)
+        if now is None and newest:
+            now = _result(run, trial, newest, filesystem)
+            behind.spare(newest)
+            left = [*left, now]
+    ray_records.keep_only(trial, left, now)
+    for key in sorted({_key(run, result) for result in lost}):
+        logger.warning(
+            "%s: checkpoint %s is lost (%s); its newest that is stored is %s",
+            trial, key, behind.why_lost(key), newest or "none",
+        )  # fmt: skip
+
+
+def _result(run: Run, trial: Any, key: str, filesystem: pafs.PyFileSystem) -> Any:
+    manifest = run.home.committer.manifest(key)
+    metrics = manifest.metrics if manifest is not None else None
+    checkpoint = Checkpoint(f"{run.root}/{key}", filesystem)
+    return ray_records.result_of(trial, checkpoint, metrics or ray_records.last_metrics(trial))
+
+
+def _key(run: Run, result: Any) -> str:
+    return layout.below(str(run.root), result.checkpoint.path) or ""

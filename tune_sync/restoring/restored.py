@@ -1,0 +1,187 @@
+"""Brings Ray's record of restored trials up to what is published. See `adopt` for what and why.
+
+At the first step after a restore, before any trial is started.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from tune_sync import layout
+from tune_sync.checkpoint import Checkpoint
+from tune_sync.errors import DamagedError
+from tune_sync.homes.recorded import is_whole, recorded_numbers
+from tune_sync.manifest import Manifest
+from tune_sync.restoring import ray_records
+from tune_sync.restoring.adopt import Plan, Record, find_directory, plan
+from tune_sync.run import Run
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+
+def adopt_published(run: Run, trials: Collection[Any], filesystem: pafs.PyFileSystem) -> None:
+    """Register with Ray what it does not know of, and delete what it had deleted.
+
+    Args:
+        run: The restored run; `recover` has gone over its directory.
+        trials: Ray's, none of them started yet.
+        filesystem: The run's.
+    """
+    found = Restored(run, filesystem)
+    found.point_here(trials)
+    found.find_directories(trials)
+    in_use = found.in_use(trials)
+    for trial in trials:
+        directory = ray_records.directory_of(trial)
+        if directory:
+            found.act(trial, plan(found.record(trial), found.numbers[directory], in_use[directory]))
+
+
+class Restored:
+    """A restored experiment directory, beside Ray's record of it."""
+
+    def __init__(self, run: Run, filesystem: pafs.PyFileSystem) -> None:
+        self._run = run
+        self._filesystem = filesystem
+        self._damaged: set[str] = set()
+        self._there = run.home.snapshot()
+        self.numbers: Mapping[str, set[int]] = defaultdict(set, recorded_numbers(self._there))
+
+    def point_here(self, trials: Collection[Any]) -> None:
+        """Correct paths of clones: after a move Ray corrects those of a trial's own checkpoints."""
+        for result in (r for trial in trials for r in ray_records.results(trial)):
+            inside = "/".join(result.checkpoint.path.split("/")[-2:])
+            here = f"{self._run.root}/{inside}"
+            if not self._key_of(result) and self._there.info(inside) is not None:
+                result.checkpoint = Checkpoint(here, self._filesystem)
+
+    def find_directories(self, trials: Collection[Any]) -> None:
+        """Give trials that began after the state was saved the directories that they made."""
+        free = self.numbers.keys() - {ray_records.directory_of(trial) for trial in trials}
+        for trial in trials:
+            begun = ray_records.directory_of(trial) in self.numbers or trial.checkpoint
+            if begun or not free or trial.is_finished():
+                continue
+            directory = find_directory(trial.trial_id, free, **ray_records.given_names(trial))
+            if directory:
+                ray_records.set_directory(trial, directory)
+
+    def in_use(self, trials: Collection[Any]) -> Mapping[str, set[int]]:
+        """Directory -> the numbers in it that any trial would go on from."""
+        used: dict[str, set[int]] = defaultdict(set)
+        for trial in trials:
+            key = self._current_key(trial)
+            number = layout.checkpoint_number(key) if key else None
+            if number is not None:
+                used[layout.parent(key)].add(number)
+        return used
+
+    def record(self, trial: Any) -> Record:
+        """What Ray's state says of a trial."""
+        kept = ray_records.kept(trial)
+        return Record(
+            index=ray_records.index_of(trial),
+            kept=frozenset(n for n in kept if self._is_there(self._key(trial, n))),
+            is_lost=self._is_lost(trial),
+            keeps_few=ray_records.keeps_few(trial),
+            is_finished=trial.is_finished(),
+            is_clone=ray_records.is_clone(trial),
+        )
+
+    def act(self, trial: Any, todo: Plan) -> None:
+        """Do what was planned for a trial."""
+        if not trial.is_finished():
+            self._adopt(trial, todo)
+        for number in todo.retire:
+            self._run.retire_later(self._key(trial, number))
+
+    def _adopt(self, trial: Any, todo: Plan) -> None:
+        known = {
+            n: r for n, r in ray_records.kept(trial).items() if self._is_there(self._key_of(r))
+        }
+        results = [known.get(n) or self._result(trial, n) for n in todo.adopt]
+        whole = [result for result in results if result is not None]
+        directory = ray_records.directory_of(trial)
+        ray_records.reserve(trial, max(self._visible(directory), default=-1))
+        if not whole:
+            return
+        newest = whole[-1].checkpoint.path
+        if todo.is_anew:
+            gone = ray_records.current(trial).checkpoint.path
+            logger.warning("%s: checkpoint %s is gone; going on from %s", trial, gone, newest)
+            ray_records.forget(trial)
+        else:
+            logger.info("%s: %s is newer than the saved state", trial, newest)
+        self._run.note_latest(layout.below(str(self._run.root), newest) or "")
+        for result in whole:
+            ray_records.register(trial, result)
+
+    def _visible(self, directory: str) -> set[int]:
+        """Numbers of all checkpoints that are there: none of them is written over."""
+        found = set()
+        for entry in self._there.list(directory):
+            number = layout.checkpoint_number(entry.key)
+            if number is not None:
+                found.add(number)
+        for number in sorted(found - self.numbers[directory]):
+            key = f"{directory}/{layout.checkpoint_name(number)}"
+            logger.warning("%s has no manifest: it does not count, and stays as it is", key)
+        return found
+
+    def _manifest(self, key: str) -> Manifest | None:
+        try:
+            return self._there.manifest(key)
+        except DamagedError as error:
+            if key not in self._damaged:
+                self._damaged.add(key)
+                logger.warning(
+                    "%s: %s; %s does not count until a whole copy of that file is put back",
+                    self._run.root, error, key,
+                )  # fmt: skip
+            return None
+
+    def _result(self, trial: Any, number: int) -> Any:
+        """What is published under a number, as Ray keeps it; None if it is not whole."""
+        key = self._key(trial, number)
+        manifest = self._manifest(key)
+        if manifest is None:
+            return None
+        if not is_whole(self._there, manifest):
+            logger.warning("%s is not whole any more: files are missing", key)
+            return None
+        checkpoint = Checkpoint(f"{self._run.root}/{key}", self._filesystem)
+        metrics = manifest.metrics
+        if metrics is None:  # written by a tune_sync that did not keep them
+            metrics = ray_records.last_metrics(trial)
+        return ray_records.result_of(trial, checkpoint, metrics)
+
+    def _is_lost(self, trial: Any) -> bool:
+        current = ray_records.current(trial)
+        if current is None or not current.checkpoint:
+            return False
+        if current.checkpoint.filesystem != self._filesystem:
+            return False
+        key = self._current_key(trial)
+        return not (key and self._is_there(key))
+
+    def _is_there(self, key: str) -> bool:
+        """Whether a checkpoint is there, and whole as far as its manifest tells."""
+        if self._there.info(key) is None:
+            return False
+        manifest = self._manifest(key)
+        return manifest is None or is_whole(self._there, manifest)
+
+    def _current_key(self, trial: Any) -> str:
+        current = ray_records.current(trial)
+        return self._key_of(current) if current and current.checkpoint else ""
+
+    def _key_of(self, result: Any) -> str:
+        return layout.below(str(self._run.root), result.checkpoint.path) or ""
+
+    def _key(self, trial: Any, number: int) -> str:
+        return f"{ray_records.directory_of(trial)}/{layout.checkpoint_name(number)}"

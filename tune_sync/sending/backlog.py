@@ -1,0 +1,275 @@
+"""What a run's driver knows of checkpoints that are on their way. Pure: no I/O, no clock.
+
+A checkpoint is *accepted* when Ray registers it, and *published* once all its parts are stored at
+the destination. Parts are attempts; each is on a node until that node's agent says it is stored.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tune_sync import layout
+from tune_sync.manifest import Manifest
+from tune_sync.sending.cut import Cut
+from tune_sync.sending.orders import AT, News, Orders
+from tune_sync.sending.queue import by_age
+
+NAMES_SHOWN_COUNT = 5
+
+
+@dataclass(slots=True)
+class Accepted:
+    """A checkpoint that Ray knows, and that is not published.
+
+    Attributes:
+        checkpoint: Its key.
+        strict: See `manifest.unite`.
+        metrics: See `Manifest.metrics`.
+        direct: Attempts that were sealed at the destination.
+        staged: Attempt -> the node where it is.
+        stored: Attempt, of those -> its id at the destination.
+        manifest: If it is placed already.
+    """
+
+    checkpoint: str
+    strict: bool = False
+    metrics: dict[str, Any] | None = None
+    direct: list[str] = field(default_factory=list)
+    staged: dict[str, str] = field(default_factory=dict)
+    stored: dict[str, str] = field(default_factory=dict)
+    manifest: Manifest | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all its parts are at the destination."""
+        return len(self.stored) == len(self.staged)
+
+    @property
+    def attempts(self) -> list[str]:
+        """Its parts' ids there."""
+        return [*self.direct, *self.stored.values()]
+
+    def unsent_at(self, node: str) -> list[str]:
+        """Its parts on a node that are not known to be stored."""
+        return [a for a, at in self.staged.items() if at == node and a not in self.stored]
+
+
+class Backlog:
+    """For one thread at a time. Checkpoints are keys.
+
+    Attributes:
+        cut: Which state may be written when.
+        moves_count: Grows whenever anything moves.
+    """
+
+    def __init__(self) -> None:
+        self.cut = Cut()
+        self.moves_count = 0
+        self._accepted: dict[str, Accepted] = {}
+        self._published: dict[str, set[str]] = defaultdict(set)  # by trial
+        self._hurried: dict[str, None] = {}
+        self._done: dict[str, dict[str, bool]] = {}  # by node: attempt -> whether it is published
+        self._lost: dict[str, str] = {}
+        self._gone: set[str] = set()  # lost, and Ray still has them in its record
+        self._news: dict[str, News] = {}
+
+    # What the control loop tells and asks
+
+    def accept(
+        self, checkpoint: str, strict: bool, attempts: Collection[str],
+        metrics: dict[str, Any] | None,
+    ) -> None:  # fmt: skip
+        """Take a checkpoint, by its attempts as they were reported."""
+        accepted = Accepted(checkpoint, strict, metrics)
+        for reported in attempts:
+            attempt, _, node = reported.partition(AT)
+            if node:
+                accepted.staged[attempt] = node
+                self._done.setdefault(node, {})
+            else:
+                accepted.direct.append(attempt)
+        self._take(accepted)
+
+    def accept_placed(self, manifest: Manifest) -> None:
+        """Take a checkpoint that is in its place, to be recorded."""
+        self._take(Accepted(manifest.checkpoint, manifest=manifest))
+
+    def is_known(self, checkpoint: str) -> bool:
+        """Whether it is on its way, or was published by this run and not deleted."""
+        published = self._published.get(layout.parent(checkpoint), ())
+        return checkpoint in self._accepted or checkpoint in published
+
+    def hurry(self, checkpoint: str) -> None:
+        """Someone is about to load it."""
+        if checkpoint in self._accepted:
+            self._hurried[checkpoint] = None
+
+    def take_gone(self) -> set[str]:
+        """Checkpoints that were lost, and that Ray has to forget now. Each is told once."""
+        gone, self._gone = self._gone, set()
+        for checkpoint in gone:
+            self.cut.doom(checkpoint)
+        return gone
+
+    def newest_published(self, trial: str) -> str:
+        """The newest checkpoint of a trial's directory that is at the destination, or ""."""
+        return max(self._published.get(trial, ()), key=by_age, default="")
+
+    def why_lost(self, checkpoint: str) -> str:
+        """Why a checkpoint is lost; "" if it is not."""
+        return self._lost.get(checkpoint, "")
+
+    # The nodes
+
+    @property
+    def nodes(self) -> list[str]:
+        """Where anything was ever staged."""
+        return list(self._done)
+
+    def needed_nodes(self, checkpoint: str) -> set[str]:
+        """Where parts of a checkpoint are that are not stored."""
+        found = self._accepted.get(checkpoint)
+        return {n for n in found.staged.values() if found.unsent_at(n)} if found else set()
+
+    def orders(self, node: str) -> Orders:
+        """What a node's agent has to know."""
+        pinned, held_back = self.cut.pinned(), self.cut.held_back()
+        first = dict.fromkeys((*self._hurried, *sorted(pinned, key=by_age)))
+        done = self._done[node]
+        return Orders(
+            expected=self._at(node, self._accepted),
+            wanted=self._at(node, first),
+            published=[attempt for attempt, is_published in done.items() if is_published],
+            dropped=[attempt for attempt, is_published in done.items() if not is_published],
+            held_back=self._at(node, held_back - first.keys()),
+        )
+
+    def hear(self, node: str, news: News) -> str:
+        """Take what a node's agent says; returns what it complains of, if that is new."""
+        before = self._news.get(node, News())
+        if news.sent_bytes != before.sent_bytes:
+            self.moves_count += 1
+        self._news[node] = news
+        held = set(news.held)
+        self._done[node] = {a: p for a, p in self._done.get(node, {}).items() if a in held}
+        for accepted in list(self._accepted.values()):
+            for attempt in accepted.unsent_at(node):
+                self._hear_of(accepted, attempt, news)
+        return news.error if not before.error else ""
+
+    def lose_node(self, node: str, why: str) -> None:
+        """A node is gone, and what was only there is lost."""
+        for accepted in list(self._accepted.values()):
+            if accepted.unsent_at(node):
+                self.lose(accepted.checkpoint, why)
+        self._done.pop(node, None)
+        self._news.pop(node, None)
+
+    def lose(self, checkpoint: str, why: str) -> None:
+        """A checkpoint can never be published."""
+        accepted = self._accepted.pop(checkpoint, None)
+        if accepted is not None:
+            self._lost[checkpoint] = why
+            self._gone.add(checkpoint)
+            self.cut.lost(checkpoint)
+            self._forget(accepted, is_published=False)
+
+    def drop_some(self) -> None:
+        """Checkpoints that Ray deleted before their turn never travel."""
+        for checkpoint in self.cut.droppable():
+            accepted = self._accepted.get(checkpoint)
+            if accepted is not None and not accepted.is_complete:
+                del self._accepted[checkpoint]
+                self.cut.dropped(checkpoint)
+                self._forget(accepted, is_published=False)
+
+    # The destination
+
+    def complete(self) -> list[Accepted]:
+        """What can be published."""
+        return [accepted for accepted in self._accepted.values() if accepted.is_complete]
+
+    def published(self, checkpoint: str) -> None:
+        """It is at the destination, whole."""
+        self._published[layout.parent(checkpoint)].add(checkpoint)
+        self.cut.stored(checkpoint)
+        accepted = self._accepted.pop(checkpoint, None)
+        if accepted is not None:
+            self._forget(accepted, is_published=True)
+
+    def deleted(self, checkpoint: str) -> None:
+        """It is there no more."""
+        self.cut.deleted(checkpoint)
+        self._published[layout.parent(checkpoint)].discard(checkpoint)
+
+    # How far it is
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether all that was accepted is published, and the state that names it is written."""
+        return not self._accepted and self.cut.is_settled and not self.cut.deletable()
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether waiting is of no use: what is held names what is lost."""
+        return not self._accepted and bool(self._lost) and self.cut.is_stuck
+
+    def lost_for_good(self) -> dict[str, str]:
+        """What was lost, and why, where the trial has not gone beyond it."""
+        return {
+            checkpoint: why
+            for checkpoint, why in self._lost.items()
+            if by_age(checkpoint) > by_age(self.newest_published(layout.parent(checkpoint)))
+        }
+
+    def progress(self) -> str:
+        """How far it is, in words."""
+        count = len(self._accepted)
+        size_bytes = sum(news.left_bytes for news in self._news.values())
+        errors = self._errors()
+        why = f"; {errors[0]}" if errors else ""
+        return f"{count} checkpoints ({size_bytes / 1e6:.0f} MB) are on their way{why}"
+
+    def what_is_left(self) -> str:
+        """What is not stored, and why, in words."""
+        names = sorted({*self._accepted, *self._lost})
+        shown = ", ".join(names[:NAMES_SHOWN_COUNT]) or "the last state"
+        more = len(names) - NAMES_SHOWN_COUNT
+        why = [*self._lost.values(), *self._errors()]
+        return (
+            f"not stored: {shown}{f' and {more} more' if more > 0 else ''}"
+            f"{f'; {why[0]}' if why else ''}"
+        )
+
+    # Inside
+
+    def _take(self, accepted: Accepted) -> None:
+        self._accepted[accepted.checkpoint] = accepted
+        self.cut.accepted(accepted.checkpoint)
+
+    def _at(self, node: str, checkpoints: Iterable[str]) -> list[str]:
+        """Attempts at these checkpoints that are on a node, and not known to be stored."""
+        found = (self._accepted[c] for c in checkpoints if c in self._accepted)
+        return [attempt for accepted in found for attempt in accepted.unsent_at(node)]
+
+    def _hear_of(self, accepted: Accepted, attempt: str, news: News) -> None:
+        if attempt in news.stored:
+            accepted.stored[attempt] = news.stored[attempt]
+            self.moves_count += 1
+        elif attempt in news.failed:
+            self.lose(accepted.checkpoint, news.failed[attempt])
+        elif attempt in news.missing:
+            self.lose(accepted.checkpoint, "it has gone from the staging directory of its node")
+
+    def _forget(self, accepted: Accepted, *, is_published: bool) -> None:
+        self._hurried.pop(accepted.checkpoint, None)
+        self.moves_count += 1
+        for attempt, node in accepted.staged.items():
+            if node in self._done:
+                self._done[node][attempt] = is_published
+
+    def _errors(self) -> list[str]:
+        return sorted({news.error for news in self._news.values() if news.error})

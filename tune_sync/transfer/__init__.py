@@ -1,0 +1,1 @@
+"""Moving files in chunks: bounded, digested, a turn for each."""

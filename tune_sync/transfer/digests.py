@@ -1,0 +1,110 @@
+"""Digests of published files, as their manifests list them: to be compared with what is read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import xxhash
+
+from tune_sync import layout
+from tune_sync.errors import DamagedError
+from tune_sync.homes.home import Home
+from tune_sync.layout import Place
+from tune_sync.manifest import FileEntry, manifest_from_json
+
+# A process reads one checkpoint, and perhaps another one soon; each has a list of its files.
+CHECKPOINTS_KEPT = 4
+
+
+class Digests:
+    """What one process knows of them. Methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._files: dict[tuple[int, str], Mapping[str, FileEntry]] = {}
+        self._files_lock = threading.Lock()
+
+    def forget(self, checkpoint: str) -> None:
+        """Read the manifest of a checkpoint again when it is next asked for."""
+        with self._files_lock:
+            self._files = {k: files for k, files in self._files.items() if k[1] != checkpoint}
+
+    def of(self, home: Home, place: Place) -> FileEntry | None:
+        """What a file of a checkpoint has to be; None if nothing tells.
+
+        Raises:
+            DamagedError: The manifest cannot be read.
+        """
+        if not place.checkpoint or not place.inner:
+            return None
+        name = (id(home), place.checkpoint)
+        files = self._files.get(name)
+        if files is None:
+            files = _read(home, place.checkpoint)
+            with self._files_lock:
+                self._files[name] = files
+                while len(self._files) > CHECKPOINTS_KEPT:
+                    del self._files[next(iter(self._files))]
+        return files.get(place.inner)
+
+
+class Checker:
+    """Compares a file with its entry in a manifest, as it is read from its start to its end.
+
+    Args:
+        entry: From the manifest; None checks nothing.
+        path: Names the file in errors.
+        size_bytes: Its length as it is.
+
+    Raises:
+        DamagedError: It has another length.
+    """
+
+    def __init__(self, entry: FileEntry | None, path: str, size_bytes: int) -> None:
+        self._entry = entry
+        self._path = path
+        self._digest = xxhash.xxh3_128()
+        self._seen_bytes = 0
+        if entry is not None and size_bytes != entry.size_bytes:
+            raise self._damaged(f"{size_bytes} bytes are there, {entry.size_bytes} were stored")
+        self._check()
+
+    def saw(self, position: int, data: bytes | memoryview) -> None:
+        """Take bytes that were read at `position`. What is not read in a row is not checked.
+
+        Raises:
+            DamagedError: They were the last, and all of them are not what was stored.
+        """
+        if self._entry is None or position != self._seen_bytes or not len(data):
+            return
+        self._digest.update(data)
+        self._seen_bytes += len(data)
+        self._check()
+
+    def _check(self) -> None:
+        if self._entry is None or self._seen_bytes < self._entry.size_bytes:
+            return
+        if self._digest.hexdigest() != self._entry.digest:
+            raise self._damaged("its bytes are not those that were stored")
+
+    def _damaged(self, what: str) -> DamagedError:
+        checkpoint = self._path.removesuffix(f"/{self._entry.path if self._entry else ''}")
+        return DamagedError(
+            f"{self._path} is damaged: {what}; put a whole copy of it back, or delete {checkpoint} "
+            "and restore: its trial then goes on from an earlier checkpoint"
+        )
+
+
+def check_whole(entry: FileEntry | None, path: str, data: bytes) -> bytes:
+    """Return all bytes of a file, compared with its entry. Raises as `Checker` does."""
+    Checker(entry, path, len(data)).saw(0, data)
+    return data
+
+
+def _read(home: Home, checkpoint: str) -> Mapping[str, FileEntry]:
+    key = layout.manifest_key(checkpoint)
+    found = home.info(key)
+    if found is None or found.is_dir:
+        return {}
+    manifest = manifest_from_json(bytes(home.read(key, 0, found.size_bytes)), key)
+    return {file.path: file for file in manifest.files}

@@ -1,0 +1,42 @@
+"""What a process reads of checkpoints elsewhere: small files many at a time, all of it checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from tune_sync.homes.home import Home
+from tune_sync.homes.store import Info
+from tune_sync.layout import Place
+from tune_sync.transfer.digests import Digests, check_whole
+from tune_sync.transfer.small_files import SmallFiles
+from tune_sync.transfer.streams import open_reader
+from tune_sync.transfer.turn import COPYING, InTurn
+
+
+class Reads:
+    """Of one filesystem. Methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._digests = Digests()
+        self._small_files: SmallFiles | None = None
+
+    def listed(self, home: Home, checkpoint: str, entries: Sequence[Info]) -> None:
+        """All of a checkpoint was listed: it is about to be copied."""
+        self._digests.forget(checkpoint)
+        self._small_files = SmallFiles(home, entries)
+
+    def open_stream(self, home: Home, key: str, place: Place, path: str) -> pa.NativeFile:
+        """Open a file that is read from its start to its end. See `streams.open_reader`."""
+        entry = self._digests.of(home, place)
+        small = self._small_files.take(key) if self._small_files else None
+        if small is not None:
+            return pa.BufferReader(check_whole(entry, path, small))
+        reader = InTurn(COPYING, lambda: open_reader(home, key, path, entry))
+        return pa.PythonFile(reader, mode="r")
+
+    def open_file(self, home: Home, key: str, place: Place, path: str) -> pa.NativeFile:
+        """Open a file that is read at any position. See `streams.open_reader`."""
+        entry = self._digests.of(home, place)
+        return pa.PythonFile(open_reader(home, key, path, entry), mode="r")

@@ -1,0 +1,173 @@
+"""File objects that pyarrow reads from and writes into, apart from checkpoints (`upload`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow.fs as pafs
+
+from tune_sync.homes.home import Home
+from tune_sync.homes.store import Info
+from tune_sync.manifest import FileEntry
+from tune_sync.transfer.chunks import Chunks
+from tune_sync.transfer.digests import Checker
+
+
+class NullStream:
+    """Takes bytes and keeps none: for names that are not to be sent."""
+
+    closed = False
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Take bytes."""
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """End."""
+        self.closed = True
+
+
+class FileStream:
+    """Writes one file, which appears whole, or not at all, when it is closed.
+
+    Args:
+        home: Where it goes.
+        key: Its place.
+        on_close: Called once, to commit it.
+        on_error: Called with what went wrong, before it is raised.
+    """
+
+    def __init__(
+        self, home: Home, key: str, on_close: Callable[[FileStream], None],
+        on_error: Callable[[Exception], None] = lambda error: None,
+    ) -> None:  # fmt: skip
+        self._home = home
+        self._key = key
+        self._on_close = on_close
+        self._on_error = on_error
+        self._chunks = Chunks(self._send)
+        self._incoming = ""
+        self.closed = False
+
+    @property
+    def digest(self) -> str:
+        """xxh3_128 of all bytes so far."""
+        return self._chunks.digest
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Take bytes."""
+        try:
+            return self._chunks.write(data)
+        except Exception as error:
+            self._on_error(error)
+            raise
+
+    def flush(self) -> None:
+        """Nothing: the file appears on close."""
+
+    def close(self) -> None:
+        """Commit the file. May be called twice."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            self._on_close(self)
+        except Exception as error:
+            self._on_error(error)
+            raise
+
+    def commit(self, durable: bool, unless: str | None) -> None:
+        """Put the file in its place, unless its digest is `unless` and nothing was sent yet."""
+        if not self._chunks.sent_bytes and unless == self.digest:
+            return
+        self._chunks.finish()
+        if not self._incoming:
+            self._send(0, memoryview(b""))  # an empty file
+        self._home.flush(self._incoming)
+        self._home.commit_file(self._incoming, self._key, durable)
+
+    def drop(self) -> None:
+        """Give up a finished file that was not committed: a newer one takes its place."""
+        if self._incoming:
+            self._home.drop_file(self._incoming)
+
+    def _send(self, offset_bytes: int, data: memoryview) -> None:
+        if not self._incoming:
+            self._incoming = self._home.begin_file()
+        self._home.write(self._incoming, offset_bytes, data)
+
+
+class ReadStream:
+    """Reads one file of a home that is elsewhere; what is read in a row is checked."""
+
+    def __init__(
+        self, home: Home, key: str, size_bytes: int, checker: Checker | None = None
+    ) -> None:
+        self._home = home
+        self._key = key
+        self._checker = checker or Checker(None, key, size_bytes)
+        self._size_bytes = size_bytes
+        self._position = 0
+        self.closed = False
+
+    def read(self, length_bytes: int = -1) -> bytes | memoryview:
+        """The next bytes; fewer at the end."""
+        left = self._size_bytes - self._position
+        wanted = left if length_bytes is None or length_bytes < 0 else min(length_bytes, left)
+        if wanted <= 0:
+            return b""
+        data = self._home.read(self._key, self._position, wanted)
+        self._checker.saw(self._position, data)
+        self._position += len(data)
+        return data
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        """Move to a position; `whence` as for any file object."""
+        base = {0: 0, 1: self._position, 2: self._size_bytes}[whence]
+        self._position = max(0, base + position)
+        return self._position
+
+    def tell(self) -> int:
+        """Where the next read starts."""
+        return self._position
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def close(self) -> None:
+        """End."""
+        self.closed = True
+
+
+def as_file_info(path: str, info: Info) -> pafs.FileInfo:
+    """An entry, as pyarrow wants it."""
+    if info.is_dir:
+        return pafs.FileInfo(path, pafs.FileType.Directory, mtime=info.modified_s)
+    return pafs.FileInfo(path, pafs.FileType.File, size=info.size_bytes, mtime=info.modified_s)
+
+
+def open_reader(home: Home, key: str, path: str, entry: FileEntry | None) -> ReadStream:
+    """Open a file of a home.
+
+    Args:
+        home: Where it is.
+        key: Its name there.
+        path: Its name in errors.
+        entry: What its manifest says of it, or None.
+
+    Raises:
+        FileNotFoundError: It is no file.
+        DamagedError: It has another length than its manifest says.
+    """
+    found = home.info(key)
+    if found is None or found.is_dir:
+        raise FileNotFoundError(path)
+    return ReadStream(home, key, found.size_bytes, Checker(entry, path, found.size_bytes))

@@ -1,0 +1,306 @@
+"""One process's part of one checkpoint on its way home: chunks, batches, digests, the seal."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tune_sync import layout
+from tune_sync.errors import TuneSyncError
+from tune_sync.homes.home import Home, digest_of
+from tune_sync.layout import staged_key
+from tune_sync.manifest import FileEntry, Seal
+from tune_sync.sending.orders import AT
+from tune_sync.transfer.batch import Batch
+from tune_sync.transfer.chunks import CHUNK_BYTES, Chunks
+
+# Files up to this size travel in batches, larger ones in chunks of their own.
+SMALL_BYTES = 1 << 20
+# A batch leaves at this size: large enough that 10,000 small files need few messages, small
+# enough to be on its way while the next one fills.
+BATCH_BYTES = 16 << 20
+
+
+class Upload:
+    """Collects what one process writes of one checkpoint. Methods may run in any thread.
+
+    Args:
+        home: Where it goes.
+        checkpoint: Key of the checkpoint directory.
+        rank: World rank of this process.
+        clock: Seconds since the epoch.
+
+    Attributes:
+        attempt: Its id.
+        reported_as: The same, with the node where it is if it is not at the destination.
+    """
+
+    def __init__(
+        self, home: Home, checkpoint: str, rank: int, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.attempt = home.begin(checkpoint)
+        self.reported_as = f"{self.attempt}{AT}{home.staged_at}" if home.staged_at else self.attempt
+        self._home = home
+        self._checkpoint = checkpoint
+        self._rank = rank
+        self._clock = clock
+        self._begun_by = threading.current_thread()
+        self._entries: dict[str, FileEntry] = {}
+        self._directories: set[str] = set()
+        self._batch = Batch(BATCH_BYTES + SMALL_BYTES)
+        self._open_count = 0
+        self._failure: Exception | None = None
+        self._untold: Exception | None = None
+        self._changed = True
+        self._ranks_count: int | None = None
+        self._contents = threading.Condition()
+        self._sending_count = 0
+        self._seal_turn = threading.Lock()  # who comes second returns after the first has sealed
+
+    def key(self, inner: str) -> str:
+        """Where the file `inner` of this attempt is staged."""
+        return f"{staged_key(self._checkpoint, self.attempt)}/{layout.check_key(inner)}"
+
+    def make_dir(self, inner: str) -> None:
+        """Note a directory; it exists at the latest when the attempt is sealed."""
+        layout.check_key(inner)
+        with self._contents:
+            while inner:
+                self._directories.add(inner)
+                inner = inner.rpartition("/")[0]
+            self._note_change()
+
+    def open(self, inner: str) -> UploadStream:
+        """A stream that writes the file `inner`."""
+        self.make_dir(inner.rpartition("/")[0])
+        with self._contents:
+            self._open_count += 1
+        return UploadStream(self, inner)
+
+    def add_file(self, inner: str, source: Path, same_as: str = "") -> None:
+        """Send a file of this node, without a copy of it in this process's memory.
+
+        Args:
+            inner: Its name in the checkpoint.
+            source: The file.
+            same_as: Name of an earlier file that is a hard link to the same bytes, or "".
+        """
+        with self._contents:
+            known = self._entries.get(same_as)
+        if known is not None:
+            self.send_batch()
+            self._wait_sent()
+            self._home.flush(self.key(same_as))
+            self._home.link(self.key(same_as), self.key(inner))
+            self.made(FileEntry(inner, known.size_bytes, known.digest))
+            return
+        if source.stat().st_size <= SMALL_BYTES:
+            data = source.read_bytes()
+            if len(data) <= SMALL_BYTES:  # else it has grown since
+                self.make_dir(inner.rpartition("/")[0])
+                self.add_small(inner, data, digest_of(data))
+                return
+        self._home.expect(self.key(inner), source.stat().st_size)
+        with self.open(inner) as stream:
+            _copy_from(source, stream)
+
+    def add_small(self, inner: str, data: bytes | bytearray | memoryview, digest: str) -> None:
+        """Put a small file into the batch."""
+        with self._contents:
+            self._batch.add(self.key(inner), data)
+            self._entries[inner] = FileEntry(inner, len(data), digest)
+            self._note_change()
+            full = self._take_batch() if self._batch.size_bytes >= BATCH_BYTES else None
+        if full is not None:
+            self._send_taken(full)
+
+    def send(self, inner: str, offset_bytes: int, data: bytes | memoryview) -> None:
+        """Send a chunk of a large file."""
+        self._guarded(lambda: self._home.write(self.key(inner), offset_bytes, data))
+
+    def send_batch(self) -> None:
+        """Send the small files collected so far."""
+        with self._contents:
+            batch = self._take_batch()
+        self._send_taken(batch)
+
+    def flush(self) -> None:
+        """Wait until all sent chunks arrived."""
+        self._guarded(lambda: self._home.flush(staged_key(self._checkpoint, self.attempt)))
+
+    def finish(self, inner: str) -> None:
+        """End a large file: it is at home when this returns."""
+        self._guarded(lambda: self._home.finish(self.key(inner)))
+
+    def made(self, entry: FileEntry) -> None:
+        """Note a complete file."""
+        with self._contents:
+            self._entries[entry.path] = entry
+            self._note_change()
+
+    def entry(self, inner: str) -> FileEntry | None:
+        """What is known of a complete file; None if it is not complete."""
+        with self._contents:
+            return self._entries.get(inner)
+
+    def closed(self) -> None:
+        """Note that one stream was closed."""
+        with self._contents:
+            self._open_count -= 1
+
+    def copied(self, ranks_count: int) -> None:
+        """Nothing more comes, so that the seal is that of a complete part."""
+        with self._contents:
+            if not self._open_count and self._ranks_count != ranks_count:
+                self._ranks_count = ranks_count
+                self._changed = True
+
+    def tell_later(self, error: Exception) -> None:
+        """Keep an error that whoever gets it now drops; `seal` raises it."""
+        self._untold = error
+
+    @property
+    def is_over(self) -> bool:
+        """Sealed with nothing new since, or failed."""
+        with self._contents:
+            return self._failure is not None or not (self._changed or self._open_count)
+
+    @property
+    def is_of_another_thread(self) -> bool:
+        """Whether another thread, which still runs, has not come to its end with it."""
+        mine = self._begun_by is threading.current_thread()
+        return not mine and self._begun_by.is_alive() and not self.is_over
+
+    def seal(self) -> bool:
+        """Make what was written so far durable at home, if anything changed.
+
+        Returns:
+            Whether it was sealed by this call. Not while a stream is open, and not after a
+            failure that was raised before.
+
+        Raises:
+            StoreError, OSError, …: What went wrong; the attempt is dropped then, and the
+                checkpoint has to be reported again.
+        """
+        with self._seal_turn:
+            untold, self._untold = self._untold, None
+            if untold is not None:
+                raise untold
+            with self._contents:
+                if self._failure is not None or not self._changed or self._open_count:
+                    return False
+                # What is sealed is what was complete at this moment; another thread may go on.
+                batch = self._take_batch()
+                files = tuple(sorted(self._entries.values(), key=lambda e: e.path))
+                directories = tuple(sorted(self._directories))
+                ranks_count = self._ranks_count
+                self._changed = False
+            self._send_taken(batch)
+            self._wait_sent()
+            self.flush()
+            now_s = self._clock()
+            seal = Seal(self.attempt, self._rank, now_s, files, directories, ranks_count)
+            self._guarded(lambda: self._home.seal(self._checkpoint, seal))
+            return True
+
+    def abort(self) -> None:
+        """Drop the attempt; its late writes fail. Best effort: the next start sweeps the rest."""
+        try:
+            self._home.discard_attempt(self._checkpoint, self.attempt)
+        except (TuneSyncError, OSError):
+            return
+
+    def _note_change(self) -> None:
+        """What is sealed by now is not all. Call it with `_contents`."""
+        self._changed = True
+        self._ranks_count = None
+
+    def _take_batch(self) -> Batch:
+        """The batch, to be sent with `_send_taken`. Call it with `_contents`."""
+        batch, self._batch = self._batch, Batch(BATCH_BYTES + SMALL_BYTES)
+        self._sending_count += 1
+        return batch
+
+    def _send_taken(self, batch: Batch) -> None:
+        try:
+            if batch.pieces:
+                self._guarded(lambda: self._home.write_batch(batch.pieces, batch.data))
+        finally:
+            with self._contents:
+                self._sending_count -= 1
+                self._contents.notify_all()
+
+    def _wait_sent(self) -> None:
+        """Wait until no thread is between taking a batch and having sent it."""
+        with self._contents:
+            self._contents.wait_for(lambda: not self._sending_count)
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            act()
+        except Exception as error:
+            self._failure = error
+            self.abort()
+            raise
+
+
+class UploadStream:
+    """A file object for one file of an `Upload`; what pyarrow writes into."""
+
+    def __init__(self, upload: Upload, inner: str) -> None:
+        self._upload = upload
+        self._inner = inner
+        self._chunks = Chunks(lambda offset_bytes, data: upload.send(inner, offset_bytes, data))
+        self.closed = False
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Take bytes; sends full chunks. Returns how many were taken."""
+        return self._chunks.write(data)
+
+    def flush(self) -> None:
+        """Nothing: bytes leave in chunks, and are safe when the checkpoint is sealed."""
+
+    def close(self) -> None:
+        """As `finish`, for pyarrow, which drops what this raises: `Upload.seal` raises it again."""
+        try:
+            self.finish()
+        except BaseException as error:
+            self._upload.tell_later(error if isinstance(error, Exception) else OSError(repr(error)))
+            raise
+
+    def finish(self) -> None:
+        """End the file. A large file is at home when this returns. May be called twice."""
+        if self.closed:
+            return
+        self.closed = True
+        self._upload.closed()
+        chunks = self._chunks
+        if not chunks.sent_bytes and len(chunks.held) <= SMALL_BYTES:
+            self._upload.add_small(self._inner, chunks.held, chunks.digest)
+            return
+        chunks.finish()
+        self._upload.finish(self._inner)
+        self._upload.made(FileEntry(self._inner, chunks.sent_bytes, chunks.digest))
+
+    def __enter__(self) -> UploadStream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.finish()
+        elif not self.closed:
+            self.closed = True
+            self._upload.closed()
+
+
+def _copy_from(source: Path, stream: UploadStream) -> None:
+    # Into memory of our own, and not by mapping the file: if its owner changes it meanwhile, what
+    # is digested is still what is sent, and one that shrinks is no crash of this process.
+    buffer = memoryview(bytearray(CHUNK_BYTES))
+    with open(source, "rb", buffering=0) as file:
+        while size_bytes := file.readinto(buffer):
+            stream.write(buffer[:size_bytes])
