@@ -321,8 +321,10 @@ class BucketCommitter(BucketRecords):
         for path in claimed:
             if path not in found:
                 raise NotWholeError(f"{checkpoint}/{path} is missing; report the checkpoint again")
-        items = [(found[path], mine) for path, mine in claimed.items()]
-        return tuple(settle(there, mine, partial(self._digest, there)) for there, mine in items)
+        return tuple(self._settle_one(found[path], mine) for path, mine in claimed.items())
+
+    def _settle_one(self, there: ObjectInfo, claimed: Claims) -> FileEntry:
+        return settle(there, claimed, partial(self._digest, there))
 
     def _put_manifest(self, manifest: Manifest) -> None:
         key = layout.manifest_key(manifest.checkpoint)
