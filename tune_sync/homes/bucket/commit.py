@@ -311,16 +311,15 @@ class BucketCommitter(BucketRecords):
         self._fence()  # again: all that may have taken long
         self._put_manifest(manifest)
         for path, *ranks in union.conflicts:
-            message = "%s: ranks %s reported different bytes for %r; one of them is stored"
-            logger.warning(message, checkpoint, ranks, path)
+            said = "%s: ranks %s reported different bytes for %r; one of them is stored"
+            logger.warning(said, checkpoint, ranks, path)
 
     def _settle(
         self, checkpoint: str, claimed: Mapping[str, Claims], found: Mapping[str, ObjectInfo]
     ) -> tuple[FileEntry, ...]:
         """The files of the whole, each compared with what the listing found."""
-        for path in claimed:
-            if path not in found:
-                raise NotWholeError(f"{checkpoint}/{path} is missing; report the checkpoint again")
+        for path in claimed.keys() - found.keys():
+            raise NotWholeError(f"{checkpoint}/{path} is missing; report the checkpoint again")
         return tuple(self._settle_one(found[path], mine) for path, mine in claimed.items())
 
     def _settle_one(self, there: ObjectInfo, claimed: Claims) -> FileEntry:
