@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.bed import Cluster, tree_digest
+from tests.bed.ray_node import REPOSITORY
 from tests.hosts.searches import (
     DRIVERS,
     assert_sound,
