@@ -40,8 +40,8 @@ def inner_run_config(name: str | None = None, **fields: Any) -> ray.train.RunCon
             f"{ray.__version__} runs the first; set RAY_TRAIN_V2_ENABLED=1 on all nodes, or "
             "install a newer Ray"
         ) from error
-    outer = _trial_handler()
-    trial = posixpath.basename(ray.tune.get_context().get_trial_dir().rstrip("/"))
+    trial_dir = (ray.tune.get_context().get_trial_dir() or "").rstrip("/")
+    outer, trial = _trial_handler(trial_dir), posixpath.basename(trial_dir)
     name = name or f"train-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{uuid.uuid4().hex[:6]}"
     root = f"{outer.experiment_root}/{trial}"
     options = replace(outer.spec.options, checkpoint_depth=0, include=(), exclude=())
@@ -55,10 +55,12 @@ def inner_run_config(name: str | None = None, **fields: Any) -> ray.train.RunCon
     )
 
 
-def _trial_handler() -> SyncHandler:
+def _trial_handler(trial_dir: str) -> SyncHandler:
+    """The handler of the trial's own run: its config may hold checkpoints of other runs."""
     for handler in handlers():
         in_trial = not handler.is_driver and handler.connector.is_worker()
-        if in_trial and handler.spec.address is not None:
+        is_own = handler.experiment_root == posixpath.dirname(trial_dir)
+        if in_trial and is_own and handler.spec.address is not None:
             return handler
     raise ConfigError(
         "inner_run_config() works inside a trial of a Tuner with tune_sync.RunConfig; outside of "

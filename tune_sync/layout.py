@@ -95,6 +95,11 @@ def checkpoint_number(key: str) -> int | None:
     return int(found[1]) if found and found[1].isdigit() else None
 
 
+def by_age(checkpoint: str) -> tuple[int, str]:
+    """Sorts the checkpoints of one trial, the latest last: numbers may have more digits."""
+    return len(checkpoint), checkpoint
+
+
 def checkpoint_name(number: int) -> str:
     """How Ray Tune names a checkpoint."""
     return f"checkpoint_{number:06d}"

@@ -17,14 +17,13 @@ from tune_sync.errors import (
     AskedTwiceError,
     ExperimentExistsError,
     ImmutableError,
-    LeaseHeldError,
     LeaseLostError,
     NotStoredError,
     StoreError,
 )
 from tune_sync.homes.bucket.site import BucketSite
 from tune_sync.homes.commit import Recovery
-from tune_sync.homes.lease import Holder
+from tune_sync.homes.lease import Holder, in_use
 from tune_sync.homes.saved_state import saved_trials
 from tune_sync.homes.sites import LocalSite, Site
 from tune_sync.publisher import Publisher
@@ -62,7 +61,6 @@ class Run:
         self.lease = site.lease(self.owner)
         self.home = site.home(self.owner, checkpoint_depth)
         self.lease.acquire(may_take=_not_begun_here)
-        self.publisher = Publisher(self.home.committer)
         self.behind: Behind | None = None
         self._watched = WatchedCommitter(self.home.committer)
         self.publisher = Publisher(self._watched)
@@ -176,7 +174,7 @@ class Run:
         """Note a published checkpoint: its trial's latest, unless a later one is known."""
         trial = layout.parent(checkpoint)
         known = self.latest(trial)
-        if (len(checkpoint), checkpoint) > (len(known), known):
+        if layout.by_age(checkpoint) > layout.by_age(known):
             self._latest[trial] = (checkpoint, frozenset(attempts))
 
     def latest(self, trial: str) -> str:
@@ -335,10 +333,7 @@ def _make_way(site: Site, on_existing: str) -> None:
         return
     root, holder = site.where, site.live_holder()
     if holder is not None and not _not_begun_here(holder):
-        raise LeaseHeldError(
-            f"{root} is in use by a live run: process {holder.pid} on host {holder.host}, last "
-            f"heard of {holder.age_s(time.time()):.0f} s ago; choose another name"
-        )
+        raise in_use(root, holder, holder.age_s(time.time()))
     if on_existing == "error":
         raise ExperimentExistsError(
             f"an experiment is already in {root}; resume it with "

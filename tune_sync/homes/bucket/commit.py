@@ -31,7 +31,7 @@ from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
 from tune_sync.errors import DamagedError, FixCallError, NotWholeError, PutConflictError
 from tune_sync.homes.bucket.put import put_own
-from tune_sync.homes.bucket.records import READS_COUNT, BucketRecords, age
+from tune_sync.homes.bucket.records import READS_COUNT, BucketRecords
 from tune_sync.homes.bucket.staging import (
     BEGUN,
     OVER,
@@ -358,7 +358,7 @@ class BucketCommitter(BucketRecords):
         A driver may have taken it, and been killed before that was in the bucket. What is not later
         than all that is published may have been deleted meanwhile, and does not come back.
         """
-        if staged.retired() or age(checkpoint) <= age(after):
+        if staged.retired() or layout.by_age(checkpoint) <= layout.by_age(after):
             return False
         parts: list[Part] = []
         self._tried(checkpoint, lambda: parts.extend(self._parts(checkpoint, staged.sealed())))
