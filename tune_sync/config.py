@@ -27,7 +27,6 @@ AUTO = "auto"
 STORED, STAGED = "stored", "staged"
 RAISE, CONTINUE = "raise", "continue"
 
-_RESTORABLE = re.compile(r"[\w\-.=/:@+~]+", re.ASCII)
 # What a syncer of the user's own becomes in a pickle: Ray sends settings to all trials, and the
 # syncer's code may be on the driver's node only.
 LEFT_OUT = "left out of the pickle"

@@ -71,7 +71,10 @@ def check_key(key: str) -> str:
     """
     parts = key.split("/")
     if key and (any(part in ("", ".", "..") for part in parts) or "\0" in key):
-        raise PathRefusedError(f"path {key!r} does not stay inside its directory; refused")
+        raise PathRefusedError(
+            f"path {key!r} does not stay inside its directory; refused: give one without '.', "
+            "'..', empty parts and NUL"
+        )
     _check_depth(key, MAX_DEPTH + STAGING_DEPTH)
     return key
 

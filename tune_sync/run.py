@@ -63,7 +63,7 @@ class Run:
         self.lease.acquire(may_take=_not_begun_here)
         self.behind: Behind | None = None
         self._watched = WatchedCommitter(self.home.committer)
-        self.publisher = Publisher(self._watched)
+        self.publisher = Publisher(self._watched, site.where)
         self._latest: dict[str, tuple[str, frozenset[str]]] = {}
         self._timeout_s = timeout_s
         self.refused: dict[str, Exception] = {}
@@ -76,7 +76,7 @@ class Run:
     @classmethod
     def open(
         cls, root: Path | Site, on_existing: str, timeout_s: float, checkpoint_depth: int,
-        finish_earlier: Callable[[], None] = lambda: None,
+        finish_earlier: Callable[[], None] = lambda: None, ways_out: str = "",
     ) -> Run:  # fmt: skip
         """Take an experiment directory.
 
@@ -86,6 +86,7 @@ class Run:
             timeout_s: See `SyncConfig.sync_timeout`.
             checkpoint_depth: See `layout.classify`.
             finish_earlier: Before a run is resumed: has the nodes send what they had staged for it.
+            ways_out: What to do about an experiment that is there; see `new_run.ways_out`.
 
         Raises:
             ExperimentExistsError: There is one, and `on_existing` is "error".
@@ -96,7 +97,7 @@ class Run:
         site = LocalSite(root) if isinstance(root, Path) else root
         site.check()
         if on_existing != "resume":
-            _make_way(site, on_existing)
+            _make_way(site, on_existing, ways_out)
         site.prepare()
         if on_existing == "resume" and site.live_holder() is None:
             finish_earlier()
@@ -105,7 +106,7 @@ class Run:
             if on_existing == "resume":  # read before anything is swept
                 run.saved_trials = saved_trials(run.home, site.where)
             if on_existing == "error" and site.holds_experiment():  # it came up since we looked
-                _make_way(site, on_existing)
+                _make_way(site, on_existing, ways_out)
             _log_recovery(site.where, run.home.committer.recover())
             if run.home.in_place:
                 run._taken = set(run.home.published_keys())
@@ -328,17 +329,16 @@ def cleanup(path: str | Path) -> Recovery:
         lease.release()
 
 
-def _make_way(site: Site, on_existing: str) -> None:
+def _make_way(site: Site, on_existing: str, ways_out: str) -> None:
     if not site.holds_experiment():
         return
     root, holder = site.where, site.live_holder()
     if holder is not None and not _not_begun_here(holder):
         raise in_use(root, holder, holder.age_s(time.time()))
     if on_existing == "error":
-        raise ExperimentExistsError(
-            f"an experiment is already in {root}; resume it with "
-            f'tune.Tuner.restore("{root}", trainable=...), {site.ways_out}'
-        )
+        default = f'resume it with tune.Tuner.restore("{{where}}", trainable=...), {site.ways_out}'
+        ways = (ways_out or default).replace("{where}", str(root))
+        raise ExperimentExistsError(f"an experiment is already in {root}; {ways}")
     logger.warning("moved the earlier experiment %s aside to %s", root, site.move_aside(holder))
 
 

@@ -6,11 +6,13 @@ import uuid
 from pathlib import Path
 
 import pytest
+from ray.train._internal.storage import StorageContext
 
 from tests.unit.restored_run import Here
 from tune_sync.errors import ConfigError
-from tune_sync.filesystem import SyncHandler, open_handler
+from tune_sync.filesystem import open_handler
 from tune_sync.inner import _trial_handler
+from tune_sync.run_filesystem import RunFileSystem
 from tune_sync.spec import Address, Options, Spec
 
 
@@ -21,17 +23,21 @@ class InTrial(Here):
         return True
 
 
-def opened(root: Path, experiment: str) -> SyncHandler:
+def storage_of(root: Path, experiment: str) -> StorageContext:
+    """What a trial's context knows of its run."""
     address = Address("node", "agent")
     spec = Spec(uuid.uuid4().hex, str(root), experiment, "owner", address, Options())
-    return open_handler(spec, InTrial())
+    filesystem = RunFileSystem(open_handler(spec, InTrial()))
+    return StorageContext(str(root), experiment, storage_filesystem=filesystem)
 
 
 def test_the_trials_own_run_counts_and_not_one_whose_checkpoint_is_in_its_config(
     tmp_path: Path,
 ) -> None:
-    other, mine = opened(tmp_path, "other"), opened(tmp_path, "mine")
-    assert _trial_handler(f"{tmp_path}/mine/trial") is mine
-    assert _trial_handler(f"{tmp_path}/other/trial") is other
+    other, mine = storage_of(tmp_path, "other"), storage_of(tmp_path, "mine")
+    for storage in (mine, other):
+        assert _trial_handler(storage) is storage.storage_filesystem.handler
     with pytest.raises(ConfigError, match="inside a trial"):
-        _trial_handler("")
+        _trial_handler(None)
+    with pytest.raises(ConfigError, match="inside a trial"):
+        _trial_handler(StorageContext(str(tmp_path), "plain"))

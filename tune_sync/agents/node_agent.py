@@ -202,7 +202,10 @@ def start_node_agent(spec: Spec, node: str, root: Path, connector: Connector) ->
     try:
         ray.get(handle.ping.remote(), timeout=START_TIMEOUT_S)
     except (GetTimeoutError, RayActorError) as error:
-        raise HomeLostError(f"the agent of node {node} does not start: {error}") from error
+        raise HomeLostError(
+            f"the agent of node {node} does not start: {error}; look at that node (its memory, its "
+            "Ray logs), then report the checkpoint again, or restore the run"
+        ) from error
     return handle
 
 

@@ -5,7 +5,7 @@ sends, in this order:
 
 1. the directories of checkpoints that are published there and not at the mirror;
 2. their manifests;
-3. the state of that moment, which names no other checkpoints (twice: see `mirror_state`);
+3. the state of that moment, which names no other checkpoints (twice: see `mirror.state`);
 
 and then it deletes at the mirror what was deleted at home before that moment. So whatever the
 moment, the state at the mirror names only checkpoints that are wholly there. What changes
@@ -247,7 +247,7 @@ class Mirror:
             self._changed.notify_all()
 
     def _send_state(self, parcel: Parcel) -> None:
-        """Into a directory of ours first; see `mirror_state`."""
+        """Into a directory of ours first; see `mirror.state`."""
         self._go_on()
         self._digests |= {key: digest_of_file(parcel.path / key) for key in parcel.keys}
         parcel.add_bytes(LIST_NAME, list_json(self._digests))

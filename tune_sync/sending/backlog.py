@@ -241,7 +241,7 @@ class Backlog:
         why = [*self._lost.values(), *self._errors()]
         return (
             f"not stored: {shown}{f' and {more} more' if more > 0 else ''}"
-            f"{f'; {why[0]}' if why else ''}"
+            f"{f'; {why[0]}' if why else ''}; restore the run to go on from what is stored"
         )
 
     # Inside

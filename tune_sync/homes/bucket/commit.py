@@ -59,6 +59,7 @@ from tune_sync.manifest import (
     Seal,
     to_json,
     unite,
+    warn_of_conflicts,
 )
 
 __all__ = ["BucketCommitter", "final_key"]
@@ -310,9 +311,7 @@ class BucketCommitter(BucketRecords):
         self.bucket.delete([o.key for path, o in found.items() if path not in named])
         self._fence()  # again: all that may have taken long
         self._put_manifest(manifest)
-        for path, *ranks in union.conflicts:
-            said = "%s: ranks %s reported different bytes for %r; one of them is stored"
-            logger.warning(said, checkpoint, ranks, path)
+        warn_of_conflicts(checkpoint, union.conflicts, last_wins=True)
 
     def _settle(
         self, checkpoint: str, claimed: Mapping[str, Claims], found: Mapping[str, ObjectInfo]
