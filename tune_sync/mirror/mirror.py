@@ -69,6 +69,7 @@ class Mirror:
         self._outbox = Outbox(root, remote, syncer, self._note_progress, backoff_s)
         self._files = KnownFiles(root)
         self._digests: dict[str, str] = {}
+        self._beside: dict[str, str] | None = None
         self._files_due_s = time.monotonic() + period_s
         self._record = MirrorRecord("", remote)
         self._plan = Plan(())
@@ -250,9 +251,12 @@ class Mirror:
         """Into a directory of ours first; see `mirror.state`."""
         self._go_on()
         self._digests |= {key: digest_of_file(parcel.path / key) for key in parcel.keys}
-        parcel.add_bytes(LIST_NAME, list_json(self._digests))
-        self._outbox.send_parcel(parcel, STATE_DIR)
-        (parcel.path / LIST_NAME).unlink()
+        if self._digests != self._beside:  # sent again it could be cut off, with nothing else whole
+            self._beside = None
+            parcel.add_bytes(LIST_NAME, list_json(self._digests))
+            self._outbox.send_parcel(parcel, STATE_DIR)
+            (parcel.path / LIST_NAME).unlink()
+            self._beside = dict(self._digests)
         self._outbox.send_parcel(parcel)
 
     def _send(self, files: dict[str, Signature]) -> None:
