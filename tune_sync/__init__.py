@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tune_sync.checkpoint import Checkpoint
     from tune_sync.checkpoint_copy import fetch
     from tune_sync.config import SyncConfig
+    from tune_sync.homes.commit import Recovery
     from tune_sync.inner import inner_run_config
     from tune_sync.kwargs import restore_kwargs, run_config_kwargs
     from tune_sync.mirror.experiment_copy import fetch_experiment
@@ -20,17 +21,22 @@ if TYPE_CHECKING:
     from tune_sync.run import cleanup
     from tune_sync.syncers.base import Syncer
     from tune_sync.syncers.callback import CallbackSyncer
+    from tune_sync.syncers.cloud import CloudSyncer
     from tune_sync.syncers.command import CommandSyncer
     from tune_sync.syncers.object_store import ObjectStoreSyncer
+    from tune_sync.syncers.shared_directory import SharedDirectorySyncer
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "CallbackSyncer": "syncers.callback",
     "Checkpoint": "checkpoint",
+    "CloudSyncer": "syncers.cloud",
     "CommandSyncer": "syncers.command",
     "ObjectStoreSyncer": "syncers.object_store",
+    "Recovery": "homes.commit",
     "RunConfig": "ray_adapter",
+    "SharedDirectorySyncer": "syncers.shared_directory",
     "SyncConfig": "config",
     "Syncer": "syncers.base",
     "cleanup": "run",
@@ -44,9 +50,12 @@ _HOMES = {
 __all__ = [
     "CallbackSyncer",
     "Checkpoint",
+    "CloudSyncer",
     "CommandSyncer",
     "ObjectStoreSyncer",
+    "Recovery",
     "RunConfig",
+    "SharedDirectorySyncer",
     "SyncConfig",
     "Syncer",
     "cleanup",

@@ -1,4 +1,4 @@
-"""Every error that tune_sync raises, grouped by what the caller does about it.
+"""Every error of tune_sync's own that reaches its callers, grouped by what they do about it.
 
 ```
 TuneSyncError
@@ -11,8 +11,8 @@ TuneSyncError
 │   └── NotSharedError       (FileNotFoundError) a node does not see a path that has to be shared
 ├── StoreError               the store could not do it; older data is intact
 │   ├── StoreFullError       (OSError) no space, quota, or a read-only store: make room, then retry
-│   ├── StoreDeniedError     (PermissionError) credentials or permissions of an object store
-│   ├── StoreUnreachableError (ConnectionError) an object store does not answer, after all tries
+│   ├── StoreDeniedError     (PermissionError) credentials, or permissions of a bucket or directory
+│   ├── StoreUnreachableError (ConnectionError) a bucket does not answer, after all tries
 │   ├── PutConflictError     (FileExistsError) another writer was first
 │   ├── HomeLostError        (ConnectionError) the node that keeps the results does not answer
 │   └── SyncTimeoutError     (TimeoutError) nothing was acknowledged for `sync_timeout` seconds
@@ -25,6 +25,11 @@ TuneSyncError
 ```
 
 All of them survive pickling: their arguments are positional.
+
+Beside these there are Python's own: `FileNotFoundError` and other `OSError`s of a disk or a bucket,
+`TypeError` for fields that do not exist, and from the methods of a `Syncer`, as Ray had it,
+`RuntimeError` (nothing to retry, or the last try failed too) and `NotImplementedError`. Errors that
+one part of tune_sync raises for another and that is caught there stand where they are raised.
 """
 
 from __future__ import annotations
@@ -71,11 +76,11 @@ class StoreFullError(StoreError, OSError):
 
 
 class StoreDeniedError(StoreError, PermissionError):
-    """The object store refuses these credentials, or lets them do less than is needed."""
+    """The bucket refuses these credentials, or this user may not write to the directory."""
 
 
 class StoreUnreachableError(StoreError, ConnectionError):
-    """The object store does not answer, or only with errors of its own, after all tries."""
+    """The bucket does not answer, or only with errors of its own, after all tries."""
 
 
 class PutConflictError(StoreError, FileExistsError):

@@ -90,7 +90,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         self.spec = spec
         self.run: Run | None = None
         self.is_driver = False
-        self.on_existing = "error"
+        self.on_existing, self.ways_out = "error", ""
         self.connector = connector
         self._home_cache: tuple[Spec, Home] | None = None
         self._uploads = Uploads()
@@ -138,9 +138,11 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def start(self) -> Run:
         """Take the experiment directory for this run: lease, checks, recovery. Once."""
         if self.run is None or self.run.closed:
-            timeout_s, depth = self.spec.options.timeout_s, self.spec.options.checkpoint_depth
-            finish = partial(self.connector.finish_earlier, self.spec)
-            self.run = Run.open(self._site(), self.on_existing, timeout_s, depth, finish)
+            options, finish = self.spec.options, partial(self.connector.finish_earlier, self.spec)
+            self.run = Run.open(
+                self._site(), self.on_existing, options.timeout_s, options.checkpoint_depth,
+                finish, self.ways_out,
+            )  # fmt: skip
             self.spec = replace(self.spec, owner=self.run.owner)
         return self.run
 
@@ -390,9 +392,3 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def _remove(self, key: str) -> None:
         self._writable_home().remove(key)
         self.files.forget(key)
-
-
-def handlers() -> list[SyncHandler]:
-    """All handlers of this process."""
-    with _HANDLERS_LOCK:
-        return list(_HANDLERS.values())

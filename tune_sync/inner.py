@@ -6,18 +6,15 @@ import posixpath
 import time
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 import ray.train
 import ray.tune
 
 from tune_sync.errors import ConfigError
-from tune_sync.filesystem import handlers, open_handler
+from tune_sync.filesystem import SyncHandler, open_handler
 from tune_sync.run_filesystem import RunFileSystem
-
-if TYPE_CHECKING:
-    from tune_sync.filesystem import SyncHandler
 
 
 def inner_run_config(name: str | None = None, **fields: Any) -> ray.train.RunConfig:
@@ -40,8 +37,9 @@ def inner_run_config(name: str | None = None, **fields: Any) -> ray.train.RunCon
             f"{ray.__version__} runs the first; set RAY_TRAIN_V2_ENABLED=1 on all nodes, or "
             "install a newer Ray"
         ) from error
-    outer = _trial_handler()
-    trial = posixpath.basename(ray.tune.get_context().get_trial_dir().rstrip("/"))
+    context = ray.tune.get_context()
+    outer = _trial_handler(context.get_storage())
+    trial = posixpath.basename(context.get_trial_dir().rstrip("/"))
     name = name or f"train-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{uuid.uuid4().hex[:6]}"
     root = f"{outer.experiment_root}/{trial}"
     options = replace(outer.spec.options, checkpoint_depth=0, include=(), exclude=())
@@ -55,11 +53,16 @@ def inner_run_config(name: str | None = None, **fields: Any) -> ray.train.RunCon
     )
 
 
-def _trial_handler() -> SyncHandler:
-    for handler in handlers():
-        in_trial = not handler.is_driver and handler.connector.is_worker()
-        if in_trial and handler.spec.address is not None:
-            return handler
+def _trial_handler(storage: Any) -> SyncHandler:
+    """The handler of the trial's own run: checkpoints in its config may bring those of others."""
+    handler = getattr(getattr(storage, "storage_filesystem", None), "handler", None)
+    if (
+        isinstance(handler, SyncHandler)
+        and not handler.is_driver
+        and handler.connector.is_worker()
+        and handler.spec.address is not None
+    ):
+        return handler
     raise ConfigError(
         "inner_run_config() works inside a trial of a Tuner with tune_sync.RunConfig; outside of "
         'one use ray.train.RunConfig(**run_config_kwargs(api="train"))'

@@ -62,7 +62,7 @@ def run_config_kwargs(
                 "with a syncer of your own; run it inside of a Tuner, or use a bucket as upload_dir"
             )
         return train_kwargs(config, place, name, on_existing)
-    filesystem = make_filesystem(config, place, name or "", on_existing)
+    filesystem = make_filesystem(config, place, name or "", on_existing, made_by=api)
     kwargs = {
         "storage_path": place.path, "storage_filesystem": filesystem, "sync_config": config,
         "callbacks": [SyncCallback(filesystem, OwnSync.of(config))],

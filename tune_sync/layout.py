@@ -71,7 +71,10 @@ def check_key(key: str) -> str:
     """
     parts = key.split("/")
     if key and (any(part in ("", ".", "..") for part in parts) or "\0" in key):
-        raise PathRefusedError(f"path {key!r} does not stay inside its directory; refused")
+        raise PathRefusedError(
+            f"path {key!r} does not stay inside its directory; refused: give one without '.', "
+            "'..', empty parts and NUL"
+        )
     _check_depth(key, MAX_DEPTH + STAGING_DEPTH)
     return key
 
@@ -93,6 +96,11 @@ def checkpoint_number(key: str) -> int | None:
     """The number that Ray Tune gave to a checkpoint; None for other names."""
     found = _CHECKPOINT.fullmatch(key.rpartition("/")[2])
     return int(found[1]) if found and found[1].isdigit() else None
+
+
+def by_age(checkpoint: str) -> tuple[int, str]:
+    """Sorts the checkpoints of one trial, the latest last: numbers may have more digits."""
+    return len(checkpoint), checkpoint
 
 
 def checkpoint_name(number: int) -> str:

@@ -7,12 +7,15 @@ every path has to stay inside the checkpoint, and an unknown version is refused 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
 from tune_sync.errors import ConfigError, DamagedError, NotWholeError, PathRefusedError
 from tune_sync.layout import check_key
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 FORMAT_VERSION = 1
 DIGEST_ALGORITHM = "xxh3_128"
@@ -151,6 +154,24 @@ def unite(checkpoint: str, seals: Iterable[Seal], *, strict: bool) -> Union:
     moves = tuple((s.attempt, e.path) for e, s in owner.values() if s is not order[0])
     directories = tuple(sorted({d for seal in order for d in seal.directories}))
     return Union(order, moves, tuple(files), directories, tuple(conflicts))
+
+
+def warn_of_conflicts(
+    where: str, conflicts: Iterable[tuple[str, int, int]], *, last_wins: bool = False
+) -> None:
+    """Say which ranks disagreed about a file of a checkpoint, and whose bytes are stored.
+
+    Args:
+        where: The checkpoint.
+        conflicts: See `Union.conflicts`.
+        last_wins: All ranks put to one key, so that who came last is stored.
+    """
+    for path, winner, loser in conflicts:
+        stored = "that were put last" if last_wins else f"of rank {winner}"
+        logger.warning(
+            "%s: ranks %d and %d report different bytes for %s; stored those %s; give each rank "
+            "its own file name", where, winner, loser, path, stored,
+        )  # fmt: skip
 
 
 def to_json(record: Seal | Manifest) -> bytes:

@@ -30,11 +30,16 @@ from tune_sync.syncers.base import Syncer
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
+# Who makes a run, if it is not `run_config_kwargs`.
+RUN_CONFIG = "RunConfig"
+_API = {RUN_CONFIG: "", "tune": "", "train": 'api="train", '}
+
 
 def make_filesystem(
-    config: SyncConfig, place: Destination, experiment: str, on_existing: str, depth: int = 1
-) -> RunFileSystem:
-    """A new run's filesystem, on the driver."""
+    config: SyncConfig, place: Destination, experiment: str, on_existing: str, depth: int = 1,
+    made_by: str = RUN_CONFIG,
+) -> RunFileSystem:  # fmt: skip
+    """A new run's filesystem, on the driver. `made_by` is for messages: see `ways_out`."""
     if place.scheme and on_existing == "move_aside":
         raise ConfigError(
             f"{place.scheme}://{place.path}: an earlier experiment cannot be moved aside in a "
@@ -57,9 +62,33 @@ def make_filesystem(
     handler = open_handler(spec, RayConnector())
     handler.is_driver = True
     handler.on_existing = on_existing
+    handler.ways_out = ways_out(config, place, made_by)
     if experiment:
         handler.bind(experiment)
     return RunFileSystem(handler)
+
+
+def ways_out(config: SyncConfig, place: Destination, made_by: str) -> str:
+    """What to do where an earlier experiment has the name; "{where}" stands for its directory.
+
+    Args:
+        config: The run's settings.
+        place: Its storage path.
+        made_by: `RUN_CONFIG`, or `run_config_kwargs`'s `api`: "tune" or "train".
+    """
+    by_kwargs = f'run_config_kwargs(..., {_API[made_by]}on_existing="{{}}")'
+    if made_by == RUN_CONFIG:
+        resume = 'tune.Tuner.restore("{where}", trainable=...)'
+        aside = "move it aside with tune_sync.RunConfig(overwrite=True)"
+    else:
+        more = " and tune.run(..., resume=True)" if made_by == "tune" else ""
+        resume = by_kwargs.format("resume") + more
+        aside = f"move it aside with {by_kwargs.format('move_aside')}"
+    if place.scheme:
+        aside = "delete it first"
+    elif config.own_syncer is not None:
+        aside = "delete it first, there and where the syncer sent it"
+    return f"resume it with {resume}, choose another name, or {aside}"
 
 
 @dataclass(frozen=True)
@@ -164,12 +193,3 @@ def _check_pickles(config: SyncConfig) -> None:
             f"SyncConfig(syncer={type(syncer).__name__}(...)) cannot be pickled ({error}), but a "
             "restore needs it: have its functions open clients and files when they are called"
         ) from error
-
-
-def warn_of_conflicts(path: str, conflicts: tuple[tuple[str, int, int], ...]) -> None:
-    """Say which ranks disagreed about a file, and whose bytes were stored."""
-    for name, winner, loser in conflicts:
-        logger.warning(
-            "%s: ranks %d and %d report different bytes for %s; stored those of rank %d",
-            path, winner, loser, name, winner,
-        )  # fmt: skip

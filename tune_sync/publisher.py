@@ -39,10 +39,15 @@ class Publisher:
     """The background work of one run's driver. Methods may be called from any thread.
 
     Records and deletes have a thread each: state waits for records, never for a large delete.
+
+    Args:
+        committer: Does the work.
+        where: The experiment's directory or URL, for messages.
     """
 
-    def __init__(self, committer: Committer) -> None:
+    def __init__(self, committer: Committer, where: str = "the experiment's directory") -> None:
         self._committer = committer
+        self._where = where
         self._records = Worker("tune_sync-publish")
         self._deletes = Worker("tune_sync-delete")
         self._doomed: dict[str, int] = {}
@@ -109,7 +114,7 @@ class Publisher:
         if left_count:
             raise SyncTimeoutError(
                 f"{left_count} checkpoints are still being published after {timeout_s:.0f} s; "
-                "is the disk of the driver's node hanging?"
+                f"does {self._where} answer? Restore the run once it does"
             )
         with self._names_changed:
             if self._failed:

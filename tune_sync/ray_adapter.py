@@ -28,6 +28,7 @@ from tune_sync.errors import (
 )
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.saved_state import check_restored
+from tune_sync.manifest import warn_of_conflicts
 from tune_sync.metrics import plain_metrics
 from tune_sync.new_run import (
     OwnSync,
@@ -35,12 +36,12 @@ from tune_sync.new_run import (
     claim_name,
     copy_sync_config,
     make_filesystem,
-    warn_of_conflicts,
 )
 from tune_sync.restoring import ray_records
 from tune_sync.restoring.dropped_saves import DroppedSaves
 from tune_sync.restoring.lost_checkpoints import go_on_without_lost
 from tune_sync.restoring.restored import adopt_published
+from tune_sync.spec import Spec
 from tune_sync.storage_options import kept
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -92,31 +93,47 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
         self._ready = True
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "name" and value and self.__dict__.get("_ready") and not self.name:
+        # Ray assigns name, storage_path and storage_filesystem when it restores an experiment from
+        # where it now is, and `name` alone when it chooses one for a new experiment.
+        is_ready = self.__dict__.get("_ready", False)
+        if name == "name" and value and is_ready and not self.name:
             value = claim_name(self._place(), value)
         object.__setattr__(self, name, value)
-        if not self.__dict__.get("_ready"):
-            return
-        # Ray assigns these three when it restores an experiment from where it now is, and `name`
-        # alone when it chooses one for a new experiment.
-        if name == "name" and value and self._handler().run is None:
-            self._handler().bind(value)
-        elif name == "storage_filesystem" and value is None:
-            self._set_place(parse_destination(self.storage_path))
-            if self._place().scheme:  # Ray took the name out of a URL
-                object.__setattr__(self, "name", path_of_url(self.name or ""))
-            self._attach("resume")
-        elif name == "storage_filesystem" and isinstance(
-            getattr(value, "handler", None), SyncHandler
-        ):  # from `restore_kwargs`
-            spec = value.handler.spec
-            self.sync_config.storage_options = kept(spec.key)
-            self._set_place(Destination(spec.root, spec.scheme))
-            self._attach("resume")
-        elif name == "storage_filesystem":
-            logger.warning("restoring through %s: results are not synced by tune_sync", value)
-            others = [c for c in self.callbacks or () if not isinstance(c, SyncCallback)]
-            object.__setattr__(self, "callbacks", others)
+        if is_ready and name == "name" and value:
+            self._was_named(value)
+        elif is_ready and name == "storage_filesystem":
+            self._was_restored(value)
+
+    def _was_named(self, name: str) -> None:
+        if self._handler().run is None:
+            self._handler().bind(name)
+
+    def _was_restored(self, filesystem: Any) -> None:
+        if filesystem is None:
+            self._was_restored_from_place()
+        elif isinstance(getattr(filesystem, "handler", None), SyncHandler):
+            self._was_restored_with_options(filesystem.handler.spec)
+        else:
+            self._was_restored_without_us(filesystem)
+
+    def _was_restored_from_place(self) -> None:
+        """By `tune.Tuner.restore(path)`."""
+        self._set_place(parse_destination(self.storage_path))
+        if self._place().scheme:  # Ray took the name out of a URL
+            object.__setattr__(self, "name", path_of_url(self.name or ""))
+        self._attach("resume")
+
+    def _was_restored_with_options(self, spec: Spec) -> None:
+        """By `tune.Tuner.restore(**restore_kwargs(...))`."""
+        self.sync_config.storage_options = kept(spec.key)
+        self._set_place(Destination(spec.root, spec.scheme))
+        self._attach("resume")
+
+    def _was_restored_without_us(self, filesystem: Any) -> None:
+        """By `tune.Tuner.restore(path, storage_filesystem=...)`, with one of the user's own."""
+        logger.warning("restoring through %s: results are not synced by tune_sync", filesystem)
+        others = [c for c in self.callbacks or () if not isinstance(c, SyncCallback)]
+        object.__setattr__(self, "callbacks", others)
 
     def __copy__(self) -> RunConfig:
         # Two tuners made from one RunConfig are two runs.

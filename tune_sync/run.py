@@ -17,14 +17,13 @@ from tune_sync.errors import (
     AskedTwiceError,
     ExperimentExistsError,
     ImmutableError,
-    LeaseHeldError,
     LeaseLostError,
     NotStoredError,
     StoreError,
 )
 from tune_sync.homes.bucket.site import BucketSite
 from tune_sync.homes.commit import Recovery
-from tune_sync.homes.lease import Holder
+from tune_sync.homes.lease import Holder, in_use
 from tune_sync.homes.saved_state import saved_trials
 from tune_sync.homes.sites import LocalSite, Site
 from tune_sync.publisher import Publisher
@@ -62,10 +61,9 @@ class Run:
         self.lease = site.lease(self.owner)
         self.home = site.home(self.owner, checkpoint_depth)
         self.lease.acquire(may_take=_not_begun_here)
-        self.publisher = Publisher(self.home.committer)
         self.behind: Behind | None = None
         self._watched = WatchedCommitter(self.home.committer)
-        self.publisher = Publisher(self._watched)
+        self.publisher = Publisher(self._watched, site.where)
         self._latest: dict[str, tuple[str, frozenset[str]]] = {}
         self._timeout_s = timeout_s
         self.refused: dict[str, Exception] = {}
@@ -78,7 +76,7 @@ class Run:
     @classmethod
     def open(
         cls, root: Path | Site, on_existing: str, timeout_s: float, checkpoint_depth: int,
-        finish_earlier: Callable[[], None] = lambda: None,
+        finish_earlier: Callable[[], None] = lambda: None, ways_out: str = "",
     ) -> Run:  # fmt: skip
         """Take an experiment directory.
 
@@ -88,6 +86,7 @@ class Run:
             timeout_s: See `SyncConfig.sync_timeout`.
             checkpoint_depth: See `layout.classify`.
             finish_earlier: Before a run is resumed: has the nodes send what they had staged for it.
+            ways_out: What to do about an experiment that is there; see `new_run.ways_out`.
 
         Raises:
             ExperimentExistsError: There is one, and `on_existing` is "error".
@@ -98,7 +97,7 @@ class Run:
         site = LocalSite(root) if isinstance(root, Path) else root
         site.check()
         if on_existing != "resume":
-            _make_way(site, on_existing)
+            _make_way(site, on_existing, ways_out)
         site.prepare()
         if on_existing == "resume" and site.live_holder() is None:
             finish_earlier()
@@ -107,7 +106,7 @@ class Run:
             if on_existing == "resume":  # read before anything is swept
                 run.saved_trials = saved_trials(run.home, site.where)
             if on_existing == "error" and site.holds_experiment():  # it came up since we looked
-                _make_way(site, on_existing)
+                _make_way(site, on_existing, ways_out)
             _log_recovery(site.where, run.home.committer.recover())
             if run.home.in_place:
                 run._taken = set(run.home.published_keys())
@@ -176,7 +175,7 @@ class Run:
         """Note a published checkpoint: its trial's latest, unless a later one is known."""
         trial = layout.parent(checkpoint)
         known = self.latest(trial)
-        if (len(checkpoint), checkpoint) > (len(known), known):
+        if layout.by_age(checkpoint) > layout.by_age(known):
             self._latest[trial] = (checkpoint, frozenset(attempts))
 
     def latest(self, trial: str) -> str:
@@ -330,20 +329,16 @@ def cleanup(path: str | Path) -> Recovery:
         lease.release()
 
 
-def _make_way(site: Site, on_existing: str) -> None:
+def _make_way(site: Site, on_existing: str, ways_out: str) -> None:
     if not site.holds_experiment():
         return
     root, holder = site.where, site.live_holder()
     if holder is not None and not _not_begun_here(holder):
-        raise LeaseHeldError(
-            f"{root} is in use by a live run: process {holder.pid} on host {holder.host}, last "
-            f"heard of {holder.age_s(time.time()):.0f} s ago; choose another name"
-        )
+        raise in_use(root, holder, holder.age_s(time.time()))
     if on_existing == "error":
-        raise ExperimentExistsError(
-            f"an experiment is already in {root}; resume it with "
-            f'tune.Tuner.restore("{root}", trainable=...), {site.ways_out}'
-        )
+        default = f'resume it with tune.Tuner.restore("{{where}}", trainable=...), {site.ways_out}'
+        ways = (ways_out or default).replace("{where}", str(root))
+        raise ExperimentExistsError(f"an experiment is already in {root}; {ways}")
     logger.warning("moved the earlier experiment %s aside to %s", root, site.move_aside(holder))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 
 from tune_sync import layout
@@ -36,6 +37,7 @@ class SentFiles:
         self.unstored: dict[str, Exception] = {}
         self._digests: dict[str, str] = {}
         self._paced: Paced | None = None
+        self._known = threading.Lock()  # guards these two; never held while a file is written
 
     def commit(
         self, stream: FileStream, key: str, kind: Kind, run: Run | None, timeout_s: float
@@ -51,8 +53,9 @@ class SentFiles:
         if run is None or not run.home.rewrite_s:
             self._commit(stream, key, durable, run)
             return
-        self._paced = self._paced or Paced(run.home.rewrite_s)
-        self._paced.do(key, lambda: self._commit_in_turn(stream, key, durable, run), stream.drop)
+        with self._known:
+            paced = self._paced = self._paced or Paced(run.home.rewrite_s)
+        paced.do(key, lambda: self._commit_in_turn(stream, key, durable, run), stream.drop)
 
     def flush(self, timeout_s: float) -> None:
         """Return when all that waits for its turn is in its place.
@@ -61,7 +64,10 @@ class SentFiles:
             SyncTimeoutError: It took longer than `timeout_s`.
         """
         if self._paced is not None and not self._paced.flush(timeout_s):
-            raise SyncTimeoutError(f"state is still being written after {timeout_s:.0f} s")
+            raise SyncTimeoutError(
+                f"state is still being written after {timeout_s:.0f} s (sync_timeout): look at the "
+                "network and at what is slow there, then restore the run"
+            )
 
     def failed(self, key: str, error: Exception) -> None:
         """A file is not stored. pyarrow drops what `close` raises, and Ray only logs the rest."""
@@ -69,14 +75,14 @@ class SentFiles:
             return  # told by whoever checks the lease
         logger.error("%s is not stored: %s", key, error)
         self.unstored[key] = error
-        self._digests.pop(key, None)
+        self._note(key, None)
         self._tell(key, error)
 
     def learn(self, run: Run) -> None:
         """Look at the state that earlier runs left: Ray copies it again, and it is no news."""
         for entry in run.home.list("", False):
             if entry.key.startswith(STATE_NAME):
-                self._digests[entry.key] = _digest_at(run, entry.key) or ""
+                self._note(entry.key, _digest_at(run, entry.key) or "")
 
     def held(self, key: str, kind: Kind, run: Run) -> HeldFile:
         """A file of the driver that is written later, unless it is on its way or there already.
@@ -87,13 +93,21 @@ class SentFiles:
 
     def forget(self, key: str) -> None:
         """`key` was removed, with all that is below."""
-        self._digests = {k: d for k, d in self._digests.items() if layout.below(key, k) is None}
+        with self._known:
+            self._digests = {k: d for k, d in self._digests.items() if layout.below(key, k) is None}
+
+    def _note(self, key: str, digest: str | None) -> None:
+        with self._known:
+            if digest is None:
+                self._digests.pop(key, None)
+            else:
+                self._digests[key] = digest
 
     def _hold(self, file: HeldFile, key: str, kind: Kind, run: Run) -> None:
         names, is_state = key.startswith(STATE_NAME), kind is Kind.STATE
         if run.behind is None or self._digests.get(key) == file.digest:
             return
-        self._digests[key] = file.digest
+        self._note(key, file.digest)
 
         def write() -> None:
             try:
@@ -120,7 +134,7 @@ class SentFiles:
         # news: only what differs from the version before may count for deletes.
         if run is not None and key.startswith(STATE_NAME) and stream.digest != before:
             run.state_written()
-        self._digests[key] = stream.digest
+        self._note(key, stream.digest)
         self.unstored.pop(key, None)
 
 

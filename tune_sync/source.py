@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 
 from tune_sync.errors import ConfigError
 from tune_sync.filesystem import SyncHandler
-from tune_sync.transfer.tree import Tree, TreeFile, scan
+from tune_sync.transfer.tree import Tree, scan
 
 
 class SourceHandler(pafs.FileSystemHandler):  # type: ignore[misc]
@@ -23,8 +23,6 @@ class SourceHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     Args:
         root: The directory; scanned at once, so that a link that cannot be sent is told early.
     """
-
-    is_source = True
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -111,6 +109,3 @@ class SourceHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
     delete_file = move = open_output_stream = open_append_stream = _refuse
-
-
-__all__ = ["SourceHandler", "TreeFile"]

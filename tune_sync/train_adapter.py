@@ -13,7 +13,8 @@ from ray.train import UserCallback
 from tune_sync.config import SyncConfig
 from tune_sync.destination import Destination
 from tune_sync.filesystem import SyncHandler
-from tune_sync.new_run import begin_home, make_filesystem, warn_of_conflicts
+from tune_sync.manifest import warn_of_conflicts
+from tune_sync.new_run import begin_home, make_filesystem
 
 
 class TrainCallback(UserCallback):  # type: ignore[misc]
@@ -39,7 +40,7 @@ def train_kwargs(
     name = name or f"train-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{uuid.uuid4().hex[:6]}"
     if not ray.is_initialized():
         ray.init()
-    filesystem = make_filesystem(config, place, name, on_existing, depth=0)
+    filesystem = make_filesystem(config, place, name, on_existing, depth=0, made_by="train")
     filesystem.handler.start()
     begin_home(filesystem.handler)
     return {

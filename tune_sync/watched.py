@@ -9,7 +9,10 @@ from tune_sync.publisher import Committer
 
 
 class Watcher(Protocol):
-    """What hears of a run's results: a `mirror.Mirror`. Methods may be called from any thread."""
+    """What hears of a run's results. See `mirror.mirror.Mirror`.
+
+    Methods may be called from any thread.
+    """
 
     def recorded(self, checkpoint: str) -> None:
         """A checkpoint is published at home. Returns at once."""

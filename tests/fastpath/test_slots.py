@@ -70,13 +70,17 @@ def test_prepared_slots_are_there_when_they_are_needed(new_slots: Callable[..., 
 
 
 def test_a_linked_slot_is_not_filled_again(
-    new_slots: Callable[..., Slots], shared_memory: Path
+    new_slots: Callable[..., Slots], shared_memory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     slots = new_slots(max_checkpoints_in_memory=1)
     slot = take(slots)
     os.link(slot.path, shared_memory / "mine")
     slots.give_back(slot)
-    assert slots.take(MIB, wait_s=0) is None
+    with caplog.at_level(logging.WARNING):
+        assert slots.take(MIB, wait_s=0) is None
+        assert slots.take(MIB, wait_s=0) is None
+    (record,) = caplog.records
+    assert "max_checkpoints_in_memory" in record.getMessage()
     (shared_memory / "mine").unlink()
     assert take(slots) is slot
 

@@ -222,8 +222,18 @@ def test_what_a_built_in_syncer_was_made_with_counts_unless_the_config_says_othe
         {"wait_for": "staged", "staging_limit_bytes": 0},
         {"staging_limit_bytes": 1},
         {"staging_dir": "/tmp/staging"},
+        {"syncer": OwnSyncer(), "upload_dir": "/x", "wait_for": "sent"},
+        {"syncer": OwnSyncer(), "upload_dir": "/x", "on_sync_error": True},
+        {"syncer": OwnSyncer(), "upload_dir": "/x", "staging_limit_bytes": 0},
+        {"syncer": OwnSyncer(), "upload_dir": "/x", "staging_dir": "/tmp/staging"},
     ],
 )
 def test_what_cannot_be_staged_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(reversed(fields)).split("_")[0]):
         SyncConfig(**fields)
+
+
+@pytest.mark.parametrize("fields", [{"wait_for": "staged"}, {"on_sync_error": "continue"}])
+def test_a_syncer_of_ones_own_stages_nothing(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"not for a syncer of your own.*leave them out"):
+        SyncConfig(upload_dir="/x", syncer=OwnSyncer(), **fields)

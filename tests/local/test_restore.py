@@ -17,8 +17,10 @@ from ray import tune
 from tests.bed.tree import Entry, tree_digest
 from tests.hosts.drivers.trainables import TrainN, read_checkpoint, train_n
 from tests.local.trainables import STEPS, Stumbles, stumbles
-from tune_sync import RunConfig, run_config_kwargs
+from tune_sync import CallbackSyncer, RunConfig, SyncConfig, run_config_kwargs
+from tune_sync.destination import Destination
 from tune_sync.errors import ConfigError, DamagedError, ExperimentExistsError
+from tune_sync.new_run import RUN_CONFIG, ways_out
 
 NOBODY = 65534
 
@@ -99,7 +101,7 @@ def test_a_name_used_again_is_refused_before_anything_is_written(
         tune.Tuner(TrainN, run_config=config).fit()
     for part in (f'tune.Tuner.restore("{copied}"', "choose another name", "overwrite=True"):
         assert part in str(refusal.value)
-    with pytest.raises(ExperimentExistsError):
+    with pytest.raises(ExperimentExistsError, match=r'resume"\) and tune.run\(..., resume=True\)'):
         tune.run(train_n, verbose=0, **run_config_kwargs(storage_path=copied.parent, name="x"))
     assert tree_digest(copied) == before
     assert os.listdir(copied.parent) == ["x"]
@@ -209,3 +211,21 @@ def test_unreadable_metadata_of_ours_is_an_error_that_names_the_file(copied: Pat
     with pytest.raises(ConfigError, match=r"format version 99.*install the newer tune_sync"):
         tuner.fit()
     assert len(checkpoints(copied)) == 3
+
+
+def test_the_ways_out_are_those_of_whoever_made_the_run(tmp_path: Path) -> None:
+    here, bucket = Destination("/results", ""), Destination("bucket/x", "s3")
+    own = SyncConfig(upload_dir="far", syncer=CallbackSyncer(print, print, print))
+    found = {
+        "Tuner": ways_out(SyncConfig(), here, RUN_CONFIG),
+        "tune.run": ways_out(SyncConfig(), here, "tune"),
+        "Train": ways_out(SyncConfig(), here, "train"),
+        "bucket": ways_out(SyncConfig(), bucket, "tune"),
+        "own": ways_out(own, here, RUN_CONFIG),
+    }
+    assert "Tuner.restore" in found["Tuner"] and "overwrite=True" in found["Tuner"]
+    assert 'on_existing="resume") and tune.run(..., resume=True)' in found["tune.run"]
+    assert 'run_config_kwargs(..., on_existing="move_aside")' in found["tune.run"]
+    assert 'run_config_kwargs(..., api="train", on_existing="resume"), choose' in found["Train"]
+    assert all("overwrite=True" not in found[kind] for kind in found if kind != "Tuner")
+    assert all("delete it first" in found[kind] for kind in ("bucket", "own"))

@@ -11,9 +11,12 @@ import tune_sync
 PUBLIC_NAMES = [
     "CallbackSyncer",
     "Checkpoint",
+    "CloudSyncer",
     "CommandSyncer",
     "ObjectStoreSyncer",
+    "Recovery",
     "RunConfig",
+    "SharedDirectorySyncer",
     "SyncConfig",
     "Syncer",
     "cleanup",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import uuid
 from collections.abc import Callable
 
 import pytest
@@ -9,8 +11,8 @@ import pytest
 from tune_sync.buckets.bucket import ObjectInfo
 from tune_sync.errors import NotWholeError, TuneSyncError
 from tune_sync.homes.bucket import streams as bucket_streams
-from tune_sync.homes.bucket.home import BucketHome
-from tune_sync.homes.bucket.staging import BEGUN
+from tune_sync.homes.bucket.home import OVER_KEPT_COUNT, SEALED_KEPT_COUNT, BucketHome
+from tune_sync.homes.bucket.staging import BEGUN, SEAL, mark_key
 from tune_sync.homes.home import Piece, digest_of
 from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Seal
@@ -125,3 +127,29 @@ def test_empty_directories_are_there_to_be_asked_for() -> None:
     only_itself = home.info("trial/checkpoint_000001")
     assert only_itself is not None and only_itself.is_dir
     assert home.info(f"{C0}/none") is None and home.info("trial/checkpoint_000002") is None
+
+
+def test_e_tags_of_attempts_of_long_ago_are_kept_no_more() -> None:
+    bucket = MemoryBucket()
+    home = BucketHome(bucket)
+    for number in range(3 * SEALED_KEPT_COUNT):
+        checkpoint = f"trial/checkpoint_{number:06d}"
+        attempt = home.begin(checkpoint)
+        key = f"{staged_key(checkpoint, attempt)}/x"
+        home.write_batch([Piece(key, 0, 4)], b"body")
+        home.seal(checkpoint, Seal(attempt, 0, 1.0, (FileEntry("x", 4, digest_of(b"body")),)))
+        home.write_batch([Piece(f"{key}2", 0, 4)], b"more")
+        more = tuple(FileEntry(n, 4, digest_of(b)) for n, b in (("x", b"body"), ("x2", b"more")))
+        home.seal(checkpoint, Seal(attempt, 0, 2.0, more))
+        kept = json.loads(bucket.objects[mark_key(checkpoint, attempt, SEAL)])
+        assert set(kept["etags"]) == {"x", "x2"}
+    assert len(home._etags) == len(home._sealed) == SEALED_KEPT_COUNT
+    home.discard_attempt(checkpoint, attempt)
+    assert len(home._etags) == len(home._sealed) == SEALED_KEPT_COUNT - 1
+
+
+def test_discarded_attempts_of_long_ago_are_kept_no_more() -> None:
+    home = BucketHome(MemoryBucket())
+    for _ in range(OVER_KEPT_COUNT + 5):
+        home.discard_attempt(C0, uuid.uuid4().hex)
+    assert len(home._over) == OVER_KEPT_COUNT

@@ -16,7 +16,7 @@ import pytest
 from tests.unit.clock import Clock
 from tune_sync.errors import LeaseHeldError, LeaseLostError, StoreUnreachableError
 from tune_sync.homes.bucket import lease as bucket_lease
-from tune_sync.homes.bucket.lease import LEASE_TTL_S, BucketLease, live_holder, read_holder
+from tune_sync.homes.bucket.lease import BUCKET_LEASE_TTL_S, BucketLease, live_holder, read_holder
 from tune_sync.homes.lease import Holder
 from tune_sync.layout import LEASE_KEY
 from tune_sync.testing.memory_bucket import MemoryBucket
@@ -80,7 +80,7 @@ def test_a_live_holder_is_named_with_its_age(
     bucket: MemoryBucket, clock: Clock, made: list[BucketLease]
 ) -> None:
     leave(bucket)
-    clock.now_s += LEASE_TTL_S - 1
+    clock.now_s += BUCKET_LEASE_TTL_S - 1
     with pytest.raises(LeaseHeldError, match=r"s3://b/exp .*process 12 on host far.* 89 s ago"):
         mine(bucket, clock, made, where="s3://b/exp").acquire()
     holder = read_holder(bucket)
@@ -91,7 +91,7 @@ def test_a_silent_holder_loses_it(
     bucket: MemoryBucket, clock: Clock, made: list[BucketLease]
 ) -> None:
     leave(bucket)
-    clock.now_s += LEASE_TTL_S
+    clock.now_s += BUCKET_LEASE_TTL_S
     mine(bucket, clock, made).acquire()
     mine(bucket, clock, made).check()
 
@@ -131,7 +131,7 @@ def test_an_unreadable_lease_is_free(
 def test_of_many_who_take_at_once_one_has_it(clock: Clock, made: list[BucketLease]) -> None:
     bucket = MemoryBucket()
     leave(bucket)
-    clock.now_s += LEASE_TTL_S
+    clock.now_s += BUCKET_LEASE_TTL_S
     leases = [mine(bucket, clock, made, f"run {n}") for n in range(12)]
 
     def take(lease: BucketLease) -> bool:
@@ -222,6 +222,6 @@ def test_what_cannot_be_looked_at_is_not_taken_for_free(
 
     bucket = Away()
     leave(bucket)
-    clock.now_s += 2 * LEASE_TTL_S
+    clock.now_s += 2 * BUCKET_LEASE_TTL_S
     with pytest.raises(StoreUnreachableError):
         BucketLease(bucket, "me", clock).acquire()

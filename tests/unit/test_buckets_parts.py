@@ -10,7 +10,6 @@ from tune_sync.buckets.bucket import (
     MAX_OBJECT_BYTES,
     MAX_PART_BYTES,
     MAX_PARTS_COUNT,
-    MIN_PART_BYTES,
     PART_BYTES,
     UNKNOWN_PART_BYTES,
     part_size_bytes,
@@ -35,7 +34,7 @@ def test_parts_grow_with_the_file(size_bytes: int, part_bytes: int) -> None:
 def test_no_size_needs_too_many_parts_or_parts_of_a_refused_size(size_bytes: int) -> None:
     part_bytes = part_size_bytes(size_bytes)
     assert -(-size_bytes // part_bytes) <= MAX_PARTS_COUNT
-    assert MIN_PART_BYTES <= PART_BYTES <= part_bytes <= MAX_PART_BYTES
+    assert 5 * MIB <= PART_BYTES <= part_bytes <= MAX_PART_BYTES
 
 
 def test_a_stream_of_unknown_length_may_have_hundreds_of_gigabytes() -> None:

@@ -74,7 +74,7 @@ def test_a_missing_library_is_told_with_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     for scheme in ("gs", "gcs"):  # where another test loaded it
         monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
-    with pytest.raises(ConfigError, match=r"tune-sync\[gcs\]"):
+    with pytest.raises(ConfigError, match=r"pip install obstore$"):
         make_client(parse_bucket_url("gs://b/x"), {})
-    with pytest.raises(ConfigError, match=r"tune-sync\[s3\]"):
+    with pytest.raises(ConfigError, match=r"pip install obstore$"):
         make_client(parse_bucket_url("s3://b/x"), {"engine": "obstore"})

@@ -17,7 +17,7 @@ import pytest
 from tests.unit.clock import Clock
 from tune_sync.errors import LeaseHeldError, LeaseLostError
 from tune_sync.homes import lease as lease_module
-from tune_sync.homes.lease import LEASE_TTL_S, Holder, Lease, check_owner, is_live, read_holder
+from tune_sync.homes.lease import LEASE_TTL_S, Holder, Lease, check_owner, live_holder, read_holder
 from tune_sync.layout import LEASE_KEY
 
 TIMEOUT_S = 10.0
@@ -180,18 +180,18 @@ def test_an_unreadable_lease_holds_nobody_off(
 ) -> None:
     (tmp_path / ".tune_sync").mkdir()
     (tmp_path / LEASE_KEY).write_bytes(content)
-    assert is_live(tmp_path, clock) is None
+    assert live_holder(tmp_path, clock) is None
     with pytest.raises(LeaseLostError, match="now by nobody"):
         check_owner(tmp_path, "me")
     mine(tmp_path, clock, made).acquire()
 
 
-def test_only_a_live_holder_is_live(tmp_path: Path, clock: Clock) -> None:
-    assert is_live(tmp_path, clock) is None
+def test_only_a_live_holder_live_holder(tmp_path: Path, clock: Clock) -> None:
+    assert live_holder(tmp_path, clock) is None
     holder = leave(tmp_path)
-    assert is_live(tmp_path, clock) == holder
+    assert live_holder(tmp_path, clock) == holder
     clock.now_s += LEASE_TTL_S
-    assert is_live(tmp_path, clock) is None
+    assert live_holder(tmp_path, clock) is None
 
 
 def test_one_of_many_that_start_at_once_gets_it(

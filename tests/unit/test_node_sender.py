@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -167,6 +168,23 @@ def test_writers_wait_for_room(
     until(sender, lambda n: n.left_count == 1)
     with pytest.raises(SyncTimeoutError, match="staging_limit_bytes"):
         staging(tmp_path, home, sender, timeout_s=-1.0).begin(SECOND)
+
+
+def test_who_waits_for_room_says_so_at_once(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender], caplog: pytest.LogCaptureFixture
+) -> None:
+    sender = make(limit_bytes=4)
+    home.is_up = False
+    report(staging(tmp_path, home, sender), FIRST)
+    until(sender, lambda n: n.left_count == 1)
+    time_s = itertools.count(step=0.4)  # a look takes time, unlike a test's clock
+    waiting = staging(
+        tmp_path, home, sender, timeout_s=2.0, clock=lambda: next(time_s), sleep=lambda s: None
+    )
+    with caplog.at_level("WARNING", "ray.tune_sync"), pytest.raises(SyncTimeoutError):
+        waiting.begin(SECOND)
+    said = [r.getMessage() for r in caplog.records]
+    assert len([s for s in said if s.startswith(f"{SECOND} waits")]) == 1
 
 
 def test_damaged_bytes_are_not_sent(

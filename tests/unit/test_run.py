@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -275,3 +276,9 @@ def test_closing_leaves_the_staging_of_a_successor_alone(root: Path, runs: list[
     first.close()
     assert second.home.committer.attempts("trial") == [(CHECKPOINT, attempt)]
     second.lease.check()
+
+
+def test_a_run_has_the_two_threads_of_its_publisher_alone(root: Path, runs: list[Run]) -> None:
+    start(root, runs)
+    names = [t.name for t in threading.enumerate() if t.name.startswith("tune_sync-")]
+    assert (names.count("tune_sync-publish"), names.count("tune_sync-delete")) == (1, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -54,3 +56,30 @@ def test_state_that_changes_all_the_time_is_put_once_a_second_and_its_last_versi
     assert run.publisher.states_count == len(bucket.put_s)
     assert not home._incoming and not files.unstored
     run.publisher.close(TIMEOUT_S)
+
+
+def test_what_is_known_of_files_may_change_in_several_threads() -> None:
+    bucket, files = MemoryBucket(), SentFiles()
+    gone = "experiment_state-0000.json"
+    for number in range(2000):
+        bucket.put(f"experiment_state-{number:04d}.json", b"{}")
+    run: Any = SimpleNamespace(home=BucketHome(bucket))
+    done = threading.Event()
+
+    def learn() -> None:
+        while not done.is_set():
+            files.learn(run)
+
+    files.learn(run)
+    learning = threading.Thread(target=learn)
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        learning.start()
+        for _ in range(200):
+            files.forget(gone)
+    finally:
+        done.set()
+        learning.join()
+        sys.setswitchinterval(before_s)
+    assert len(files._digests) in (1999, 2000)

@@ -99,3 +99,30 @@ assert store.read("d/old") == b"o" * 100_000
 
 def test_free_bytes_of_a_path_that_is_not_there_yet(tmp_path: Path) -> None:
     assert free_bytes(tmp_path / "not/there") == pytest.approx(free_bytes(tmp_path), rel=0.05)
+
+
+def test_who_may_not_write_is_told_what_to_do(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    body = """
+import os, sys
+from pathlib import Path
+from tune_sync.errors import StoreDeniedError
+from tune_sync.homes.store import LocalStore
+
+if os.getuid() == 0:
+    os.setuid(65534)
+store = LocalStore(Path(sys.argv[1]))
+for call in (lambda: store.make_dir("d"), lambda: store.write_at("x", 0, b"x")):
+    try:
+        call()
+    except StoreDeniedError as error:
+        text = str(error)
+        assert sys.argv[1] in text and "let this user write" in text and error.errno == 13, text
+    else:
+        raise SystemExit("not refused")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-c", body, str(closed)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -25,6 +25,7 @@ from tune_sync import layout
 from tune_sync.agents.home_agent import CALL_THREADS, NAMESPACE, START_TIMEOUT_S
 from tune_sync.behind.node_sender import NodeSender
 from tune_sync.errors import HomeLostError
+from tune_sync.homes.bucket.lease import BUCKET_LEASE_TTL_S
 from tune_sync.homes.home import Home
 from tune_sync.homes.lease import LEASE_TTL_S, Holder, holder_from_json
 from tune_sync.homes.store import free_bytes
@@ -37,8 +38,8 @@ logger = logging.getLogger("ray.tune_sync")
 WATCH_S = 5.0
 # A driver that has not asked for so long may have died; its lease tells.
 UNHEARD_S = 30.0
-# Longer than any lease is believed in without a heartbeat.
-SILENT_S = 3 * LEASE_TTL_S + 10
+# Longer than any lease is believed in without a heartbeat, also where nodes' clocks differ.
+SILENT_S = max(LEASE_TTL_S, BUCKET_LEASE_TTL_S) + 30
 ANSWER_TIMEOUT_S = 60.0
 
 
@@ -201,7 +202,10 @@ def start_node_agent(spec: Spec, node: str, root: Path, connector: Connector) ->
     try:
         ray.get(handle.ping.remote(), timeout=START_TIMEOUT_S)
     except (GetTimeoutError, RayActorError) as error:
-        raise HomeLostError(f"the agent of node {node} does not start: {error}") from error
+        raise HomeLostError(
+            f"the agent of node {node} does not start: {error}; look at that node (its memory, its "
+            "Ray logs), then report the checkpoint again, or restore the run"
+        ) from error
     return handle
 
 

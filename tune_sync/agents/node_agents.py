@@ -24,7 +24,7 @@ SAY_S = 5.0
 
 
 class RayNodes:
-    """See `behind.Nodes`.
+    """See `behind.behind.Nodes`.
 
     Args:
         spec: Of the run.

@@ -20,7 +20,7 @@ from tune_sync.errors import (
     NotWholeError,
 )
 from tune_sync.homes.sites import DriverHome
-from tune_sync.manifest import Manifest
+from tune_sync.manifest import Manifest, warn_of_conflicts
 from tune_sync.publisher import Publisher
 from tune_sync.sending.backlog import Accepted, Backlog
 from tune_sync.sending.cut import Write
@@ -285,9 +285,7 @@ class Behind:
                 metrics=accepted.metrics,
             )  # fmt: skip
             manifest = placed.manifest
-            for name, *ranks in placed.conflicts:
-                message = "%s: ranks %s report different bytes for %s; one of them is stored"
-                logger.warning(message, checkpoint, ranks, name)
+            warn_of_conflicts(checkpoint, placed.conflicts)
         committer.record(manifest)
         with self._tables:
             self._backlog.published(checkpoint)

@@ -225,7 +225,7 @@ class StagingHome:
         return self._destination.info(mark) is not None
 
     def _wait_for_room(self, checkpoint: str) -> None:
-        start_s = said_s = self._clock()
+        start_s, said_s = self._clock(), float("-inf")
         while not self._agent.has_room():
             now_s = self._clock()
             if now_s - start_s > self._timeout_s:
@@ -234,7 +234,7 @@ class StagingHome:
                     " the destination takes less than is reported; report less often, or raise "
                     "staging_limit_bytes"
                 )
-            if now_s - said_s >= SAY_S or now_s == start_s:
+            if now_s - said_s >= SAY_S:
                 logger.warning(
                     "%s waits: staging on this node is full until some of it is sent", checkpoint
                 )

@@ -1,1 +1,1 @@
-"""Buckets: objects below a root prefix of an object store, with engines from several libraries."""
+"""Buckets: objects below a root prefix, with engines from several libraries."""

@@ -1,4 +1,4 @@
-"""A bucket through the object stores that pyarrow knows."""
+"""A bucket through pyarrow."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class ArrowBucket:
         if size_bytes is not None and size_bytes > MAX_STREAM_BYTES:
             raise ConfigError(
                 f"{key} is larger than the {MAX_STREAM_BYTES} bytes that pyarrow can send as one "
-                'object: pip install "tune-sync[s3]"'
+                "object: pip install obstore"
             )
         stream = self._streams.open_output_stream(path, buffer_size=part_size_bytes(size_bytes))
         try:

@@ -1,4 +1,6 @@
-"""A bucket: few blocking verbs on objects below one root. It orders nothing; see `bucket_commit`.
+"""A bucket: few blocking verbs on objects below one root. It orders nothing.
+
+What orders writes in one is `homes.bucket.commit`.
 
 Objects are whole or absent: there is no rename, no directory and no partial write. Keys are POSIX
 strings relative to the root.
@@ -16,7 +18,6 @@ from tune_sync.layout import check_key
 
 # Limits of S3, which others share or exceed.
 MAX_PARTS_COUNT = 10_000
-MIN_PART_BYTES = 5 << 20
 MAX_PART_BYTES = 5 << 30
 MAX_OBJECT_BYTES = 5 << 40
 # Smaller parts cost a request each for no speed; larger ones only memory.
@@ -135,7 +136,7 @@ def check_object_key(key: str) -> str:
     """
     if any(ord(c) < 32 or ord(c) == 127 or c == "\\" for c in key):
         raise PathRefusedError(
-            f"{key!r}: object stores cannot keep names with control characters or backslashes; "
+            f"{key!r}: buckets cannot keep names with control characters or backslashes; "
             "rename the file"
         )
     return check_key(key)

@@ -36,7 +36,7 @@ OWN_OPTIONS = ("request_timeout_s", "connect_timeout_s", "engine")
 S3_OPTIONS = (
     "key", "secret", "token", "endpoint_url", "region", "anon", "sign_payload", *OWN_OPTIONS,
 )  # fmt: skip
-_PACKAGES = {"s3": "s3", "gs": "gcs", "abfs": "azure"}
+_PACKAGES = {"s3": "obstore", "gs": "obstore", "abfs": "obstore adlfs"}
 
 # The runtime of obstore does not live on in a forked process, and calls then wait for ever.
 _obstore_pid = 0
@@ -94,7 +94,7 @@ def _may_use_obstore(options: Mapping[str, Any]) -> bool:
     global _obstore_pid
     wanted = options.get("engine", "obstore") == "obstore"
     if wanted and "engine" in options and not _is_installed("obstore"):
-        raise ConfigError('engine "obstore" is not installed: pip install "tune-sync[s3]"')
+        raise ConfigError('engine "obstore" is not installed: pip install obstore')
     if not wanted or not _is_installed("obstore"):
         return False
     _obstore_pid = _obstore_pid or os.getpid()
@@ -181,7 +181,7 @@ def _arrow_s3(options: Mapping[str, Any], retries_count: int) -> pafs.FileSystem
         retry = pafs.AwsStandardS3RetryStrategy(max_attempts=1 + retries_count)
     except ImportError as error:
         raise ConfigError(
-            f'this pyarrow cannot reach s3:// ({error}): pip install "tune-sync[s3]"'
+            f"this pyarrow cannot reach s3:// ({error}): pip install obstore"
         ) from error
     given |= {
         "request_timeout": request_s, "connect_timeout": connect_s, "retry_strategy": retry,
@@ -214,8 +214,8 @@ def _fsspec(url: BucketUrl, options: Mapping[str, Any]) -> Client:
     try:
         fsspec.get_filesystem_class(url.scheme)
     except (ImportError, ValueError) as error:
-        extra = _PACKAGES.get(url.scheme)
-        hint = f'pip install "tune-sync[{extra}]"' if extra else str(error)
+        packages = _PACKAGES.get(url.scheme)
+        hint = f"pip install {packages}" if packages else str(error)
         raise ConfigError(f"{url}: no library for {url.scheme}:// is installed: {hint}") from error
 
     def make() -> Any:

@@ -1,4 +1,4 @@
-"""What the environment says about object stores. Read nowhere else in `buckets`."""
+"""What the environment says about buckets. Read nowhere else in `buckets`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What libraries of object stores raise, as the errors of tune_sync. The only such mapping."""
+"""What libraries for buckets raise, as the errors of tune_sync. The only such mapping."""
 
 from __future__ import annotations
 

@@ -24,12 +24,12 @@ _NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 @dataclass(frozen=True, slots=True)
 class BucketUrl:
-    """A root in an object store.
+    """A root in a bucket.
 
     Attributes:
         scheme: "s3", "gs", "abfs", or a protocol of fsspec.
         path: "bucket/path", without a slash at either end, as the store has it: nothing in it is
-            escaped. As text it is a URL that `tune.Tuner.restore` takes.
+            escaped. As text it is a URL; see `for_restore`.
     """
 
     scheme: str

@@ -107,6 +107,7 @@ class Slots:
                 claim_bytes = self._claim(need_bytes)
                 if claim_bytes is None:
                     if not (self._is_one_coming(need_bytes) and self._wait(deadline_s)):
+                        self._warn_if_all_are_taken(need_bytes)
                         return None
                     continue
             made = self._make(claim_bytes, is_busy=True)
@@ -172,6 +173,14 @@ class Slots:
     def _is_one_coming(self, need_bytes: int) -> bool:
         sizes = [s.capacity_bytes for s in self._account.slots if s.is_busy]
         return any(_fits(size, need_bytes) for size in sizes + self._account.in_making)
+
+    def _warn_if_all_are_taken(self, need_bytes: int) -> None:
+        if not self._is_closed and self._count(need_bytes) >= self._most:
+            self._warn(
+                f"all {self._most} slots for checkpoints of {need_bytes} bytes are being filled or "
+                "hold files that are in use; saving slowly; remove files that are not needed, or "
+                "set a larger max_checkpoints_in_memory"
+            )
 
     def _wait(self, deadline_s: float) -> bool:
         left_s = deadline_s - time.monotonic()

@@ -128,8 +128,9 @@ class Committer:
     ) -> Placed:  # fmt: skip
         """Make the sealed parts of `checkpoint` visible as one directory, at once.
 
-        Only renames: fast enough for Ray's control loop. Durable only after `record`. May be
-        called again after an error, which may have come after the checkpoint was placed.
+        A few renames, as Ray's control loop waits; with several ranks also one for each file of the
+        others, a look at each file, an fsync of each directory. Durable only after `record`. May be
+        called again after an error, also one after the checkpoint was placed.
 
         Args:
             checkpoint: Its key.

@@ -29,7 +29,7 @@ class Piece:
     """One small file inside a batch.
 
     Attributes:
-        key: Where it goes: a key of `Home.staged` or `Home.begin_file`.
+        key: Where it goes: a staged key (`layout.staged_key`), or one of `Home.begin_file`.
         offset_bytes: Where it starts in the batch.
         length_bytes: How long it is.
     """

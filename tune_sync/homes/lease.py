@@ -102,11 +102,7 @@ class Lease:
             if holder is not None and holder.owner != self._owner:
                 age_s = holder.age_s(self._clock())
                 if age_s < LEASE_TTL_S and not _surely_dead(holder) and not may_take(holder):
-                    raise LeaseHeldError(
-                        f"{self._file.parent.parent} is in use by a live run: process {holder.pid} "
-                        f"on host {holder.host}, last heard of {age_s:.0f} s ago; choose another "
-                        f"name, or stop that run (if it is dead, wait {LEASE_TTL_S:.0f} s)"
-                    )
+                    raise in_use(self._file.parent.parent, holder, age_s, LEASE_TTL_S)
             self._write()
         self._thread = threading.Thread(target=self._beat, name="tune_sync-lease", daemon=True)
         self._thread.start()
@@ -186,7 +182,7 @@ def holder_from_json(data: bytes) -> Holder | None:
         return None
 
 
-def is_live(root: Path, clock: Callable[[], float] = time.time) -> Holder | None:
+def live_holder(root: Path, clock: Callable[[], float] = time.time) -> Holder | None:
     """The live holder of the lease on experiment directory `root`, or None."""
     holder = read_holder(root / LEASE_KEY)
     if holder is None or _surely_dead(holder) or holder.age_s(clock()) >= LEASE_TTL_S:
@@ -203,6 +199,22 @@ def check_owner(root: Path, owner: str) -> None:
             f"{root} is no longer owned by this run (now by {by}); this run must stop: "
             "nothing more is written"
         )
+
+
+def in_use(where: object, holder: Holder, age_s: float, ttl_s: float = 0.0) -> LeaseHeldError:
+    """The error of a start where a live run is.
+
+    Args:
+        where: The experiment directory.
+        holder: Of its lease.
+        age_s: Since its last sign of life.
+        ttl_s: After how long without one it may be taken from it; 0 if that is not known here.
+    """
+    wait = f" (if it is dead, wait {ttl_s:.0f} s)" if ttl_s else ""
+    return LeaseHeldError(
+        f"{where} is in use by a live run: process {holder.pid} on host {holder.host}, last heard "
+        f"of {age_s:.0f} s ago; choose another name, or stop that run{wait}"
+    )
 
 
 def _surely_dead(holder: Holder) -> bool:

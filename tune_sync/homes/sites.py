@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from tune_sync import layout
 from tune_sync.errors import ConfigError, DamagedError, LeaseHeldError
 from tune_sync.homes.home import Home, LocalHome
-from tune_sync.homes.lease import Holder, Lease, is_live
+from tune_sync.homes.lease import Holder, Lease, live_holder
 from tune_sync.homes.recorded import Snapshot
 from tune_sync.homes.store import LocalStore
 from tune_sync.manifest import FORMAT_VERSION
@@ -147,14 +147,14 @@ class LocalSite:
 
     def live_holder(self) -> Holder | None:
         """See `Site.live_holder`."""
-        return is_live(self.root)
+        return live_holder(self.root)
 
     def move_aside(self, seen: Holder | None) -> str:
         """See `Site.move_aside`."""
         now = time.strftime("%Y%m%d-%H%M%S")
         aside = self.root.with_name(f"{self.root.name}.{now}.{uuid.uuid4().hex[:4]}")
         self.root.rename(aside)
-        holder = is_live(aside)
+        holder = live_holder(aside)
         if holder is not None and (seen is None or holder.owner != seen.owner):
             aside.rename(self.root)
             raise LeaseHeldError(f"{self.root} is in use by a live run; choose another name")

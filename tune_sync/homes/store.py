@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tune_sync.errors import PathRefusedError, StoreFullError
+from tune_sync.errors import PathRefusedError, StoreDeniedError, StoreFullError
 from tune_sync.homes import disk
 from tune_sync.layout import check_key
 
@@ -54,8 +54,8 @@ class Store(Protocol):
     """What `commit` needs of a place that keeps bytes.
 
     Every verb raises `PathRefusedError` for a key that leaves the root, `StoreFullError` where
-    there is no room or no permission to write at all, `FileNotFoundError` where a key is needed
-    and missing, and `OSError` for the rest.
+    there is no room or all is read-only, `StoreDeniedError` where this user may not change it,
+    `FileNotFoundError` where a key is needed and missing, and `OSError` for the rest.
     """
 
     def info(self, key: str) -> Info | None:
@@ -255,9 +255,15 @@ class LocalStore:
 
     @contextmanager
     def _room(self, path: Path, need_bytes: int = 0) -> Iterator[None]:
-        """Turn "full" and "read-only" into one error that says what to do."""
+        """Turn "full", "read-only" and "denied" into errors that say what to do."""
         try:
             yield
+        except PermissionError as error:
+            raise StoreDeniedError(
+                error.errno,
+                f"user {os.getuid()} may not write {path}: {error.strerror}; what is stored is "
+                "intact; let this user write there, or choose another storage_path",
+            ) from error
         except OSError as error:
             reason = _FULL.get(error.errno or 0)
             if reason is None:

@@ -15,7 +15,6 @@ from tune_sync import layout
 from tune_sync.manifest import Manifest
 from tune_sync.sending.cut import Cut
 from tune_sync.sending.orders import AT, News, Orders
-from tune_sync.sending.queue import by_age
 
 NAMES_SHOWN_COUNT = 5
 
@@ -116,7 +115,7 @@ class Backlog:
 
     def newest_published(self, trial: str) -> str:
         """The newest checkpoint of a trial's directory that is at the destination, or ""."""
-        return max(self._published.get(trial, ()), key=by_age, default="")
+        return max(self._published.get(trial, ()), key=layout.by_age, default="")
 
     def why_lost(self, checkpoint: str) -> str:
         """Why a checkpoint is lost; "" if it is not."""
@@ -137,7 +136,7 @@ class Backlog:
     def orders(self, node: str) -> Orders:
         """What a node's agent has to know."""
         pinned, held_back = self.cut.pinned(), self.cut.held_back()
-        first = dict.fromkeys((*self._hurried, *sorted(pinned, key=by_age)))
+        first = dict.fromkeys((*self._hurried, *sorted(pinned, key=layout.by_age)))
         done = self._done[node]
         return Orders(
             expected=self._at(node, self._accepted),
@@ -222,7 +221,8 @@ class Backlog:
         return {
             checkpoint: why
             for checkpoint, why in self._lost.items()
-            if by_age(checkpoint) > by_age(self.newest_published(layout.parent(checkpoint)))
+            if layout.by_age(checkpoint)
+            > layout.by_age(self.newest_published(layout.parent(checkpoint)))
         }
 
     def progress(self) -> str:
@@ -241,7 +241,7 @@ class Backlog:
         why = [*self._lost.values(), *self._errors()]
         return (
             f"not stored: {shown}{f' and {more} more' if more > 0 else ''}"
-            f"{f'; {why[0]}' if why else ''}"
+            f"{f'; {why[0]}' if why else ''}; restore the run to go on from what is stored"
         )
 
     # Inside

@@ -175,7 +175,7 @@ class SendQueue:
         newest: dict[str, str] = {}
         for item in self._items.values():
             trial = layout.parent(item.checkpoint)
-            newest[trial] = max(newest.get(trial, ""), item.checkpoint, key=by_age)
+            newest[trial] = max(newest.get(trial, ""), item.checkpoint, key=layout.by_age)
         return set(newest.values())
 
     def _is_removable(self, item: Item, newest: Collection[str]) -> bool:
@@ -187,8 +187,3 @@ class SendQueue:
             return False
         total_bytes = sum(i.size_bytes for i in self._items.values())
         return item.checkpoint not in newest or total_bytes >= self._limit_bytes
-
-
-def by_age(checkpoint: str) -> tuple[int, str]:
-    """Sorts checkpoints of one trial by their numbers."""
-    return len(checkpoint), checkpoint

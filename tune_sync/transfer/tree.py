@@ -74,7 +74,9 @@ def _walk(
             found = real.stat() if entry.is_symlink() else entry.stat()
             if stat.S_ISDIR(found.st_mode):
                 if entry.is_symlink() and str(real) in above:
-                    raise PathRefusedError(f"link {path!r} points to a directory that holds it")
+                    raise PathRefusedError(
+                        f"link {path!r} points to a directory that holds it; remove the link"
+                    )
                 directories.append(path)
                 _walk(root, real, path + "/", (*above, str(real)), files, directories)
             elif stat.S_ISREG(found.st_mode):
@@ -88,10 +90,10 @@ def _resolve(root: Path, link: Path, path: str) -> Path:
         real = Path(os.path.realpath(link, strict=True))
     except FileNotFoundError as error:
         raise PathRefusedError(
-            f"link {path!r} is broken: it points to {os.readlink(link)!r}"
+            f"link {path!r} is broken: it points to {os.readlink(link)!r}; remove the link"
         ) from error
     except OSError as error:
-        raise PathRefusedError(f"link {path!r} goes in a circle") from error
+        raise PathRefusedError(f"link {path!r} goes in a circle; remove the link") from error
     if real != root and root not in real.parents:
         raise PathRefusedError(
             f"link {path!r} leaves the checkpoint (to {real}); copy the file into it instead"

@@ -31,7 +31,7 @@ from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
 from tune_sync.errors import DamagedError, FixCallError, NotWholeError, PutConflictError
 from tune_sync.homes.bucket.put import put_own
-from tune_sync.homes.bucket.records import READS_COUNT, BucketRecords, age
+from tune_sync.homes.bucket.records import READS_COUNT, BucketRecords
 from tune_sync.homes.bucket.staging import (
     BEGUN,
     OVER,
@@ -59,6 +59,7 @@ from tune_sync.manifest import (
     Seal,
     to_json,
     unite,
+    warn_of_conflicts,
 )
 
 __all__ = ["BucketCommitter", "final_key"]
@@ -310,9 +311,7 @@ class BucketCommitter(BucketRecords):
         self.bucket.delete([o.key for path, o in found.items() if path not in named])
         self._fence()  # again: all that may have taken long
         self._put_manifest(manifest)
-        for path, *ranks in union.conflicts:
-            said = "%s: ranks %s reported different bytes for %r; one of them is stored"
-            logger.warning(said, checkpoint, ranks, path)
+        warn_of_conflicts(checkpoint, union.conflicts, last_wins=True)
 
     def _settle(
         self, checkpoint: str, claimed: Mapping[str, Claims], found: Mapping[str, ObjectInfo]
@@ -358,7 +357,7 @@ class BucketCommitter(BucketRecords):
         A driver may have taken it, and been killed before that was in the bucket. What is not later
         than all that is published may have been deleted meanwhile, and does not come back.
         """
-        if staged.retired() or age(checkpoint) <= age(after):
+        if staged.retired() or layout.by_age(checkpoint) <= layout.by_age(after):
             return False
         parts: list[Part] = []
         self._tried(checkpoint, lambda: parts.extend(self._parts(checkpoint, staged.sealed())))

@@ -1,7 +1,7 @@
 """`BucketHome`: an experiment whose home is a bucket. Every process writes straight to it.
 
 Bytes of an attempt go to their final keys at once, as a bucket cannot rename; what counts is the
-manifest (see `bucket_commit`). Small files are put side by side, large ones as streams.
+manifest (see `homes.bucket.commit`). Small files are put side by side, large ones as streams.
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ FENCE_S = 5.0
 # A checkpoint that is being published is read when that is over: how long that may take.
 PUBLISHING_S = 60.0
 LOOK_S = 0.2
+# A sealed attempt may get more files, and is sealed again then. A process goes back to its last
+# ones only: the e-tags of so many are kept.
+SEALED_KEPT_COUNT = 8
+# A discarded attempt may have writers that do not know yet; none of so long ago is left.
+OVER_KEPT_COUNT = 1024
 
 
 class BucketHome:
@@ -70,7 +75,8 @@ class BucketHome:
         self._streams: dict[str, ObjectStream] = {}
         self._etags: dict[str, dict[str, str]] = {}
         self._incoming: dict[str, IO[bytes]] = {}
-        self._over: set[str] = set()
+        self._sealed: dict[str, None] = {}  # attempts, the last one at the end
+        self._over: dict[str, None] = {}
         self._parts = threading.Lock()
         self._sizes: dict[str, int] = {}
         self._transfers = Transfers()
@@ -195,9 +201,13 @@ class BucketHome:
         """See `Home.seal`."""
         self.flush(layout.staged_key(checkpoint, guard.attempt(seal.attempt)))
         fence = self._transfers.pool.submit(self._fence)
-        known = self._etags.get(layout.staged_key(checkpoint, seal.attempt), {})
+        part = layout.staged_key(checkpoint, seal.attempt)
+        known = self._etags.get(part, {})
         guard.checkpoint(checkpoint, self._depth)
         self.committer.seal(checkpoint, seal, etags=dict(known), may_put=fence.result)
+        with self._parts:
+            for old in _note_last(self._sealed, part, SEALED_KEPT_COUNT):
+                self._etags.pop(old, None)
 
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """See `Home.commit_file`. An object is always durable, and replaced whole."""
@@ -225,7 +235,8 @@ class BucketHome:
         guard.checkpoint(checkpoint, self._depth)
         part = layout.staged_key(checkpoint, guard.attempt(attempt))
         with self._parts:
-            self._over.add(part)
+            _note_last(self._over, part, OVER_KEPT_COUNT)
+            self._sealed.pop(part, None)
             self._etags.pop(part, None)
             streams = list(_take(self._streams, part).values())
             _take(self._sizes, part)
@@ -353,6 +364,16 @@ def _take(known: dict[str, T], part: str) -> dict[str, T]:
     """Take what is known of an attempt's files out of `known`."""
     mine = [key for key in known if guard.attempt_root(key) == part]
     return {key: known.pop(key) for key in mine}
+
+
+def _note_last(known: dict[str, None], part: str, kept_count: int) -> list[str]:
+    """Put `part` at the end of `known`; returns what is dropped from its beginning."""
+    known.pop(part, None)
+    known[part] = None
+    dropped = list(known)[:-kept_count]
+    for old in dropped:
+        del known[old]
+    return dropped
 
 
 def _own_parts(key: str) -> tuple[str, str, str]:

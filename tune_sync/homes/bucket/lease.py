@@ -13,14 +13,14 @@ from collections.abc import Callable
 
 from tune_sync.buckets.bucket import Bucket
 from tune_sync.errors import LeaseHeldError, LeaseLostError, PutConflictError, TuneSyncError
-from tune_sync.homes.lease import Holder, holder_from_json
+from tune_sync.homes.lease import Holder, holder_from_json, in_use
 from tune_sync.layout import LEASE_KEY
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 # Longer than on a disk: a store may not answer for a while, and each heartbeat is a request that
 # is paid for. A new start elsewhere waits so long after a driver's node is lost.
-LEASE_TTL_S = 90.0
+BUCKET_LEASE_TTL_S = 90.0
 HEARTBEAT_S = 15.0
 # Between a put and reading it back, where no put is conditional: another who read the same lease
 # has surely put its own by then.
@@ -95,18 +95,14 @@ class BucketLease:
             if holder is not None and holder.owner == self._owner:
                 self._bucket.delete([LEASE_KEY])
         except (OSError, TuneSyncError) as error:
-            logger.warning("the lease is left to run out in %.0f s: %s", LEASE_TTL_S, error)
+            logger.warning("the lease is left to run out in %.0f s: %s", BUCKET_LEASE_TTL_S, error)
 
     def _try_take(self, may_take: Callable[[Holder], bool]) -> bool:
         holder, etag, exists = _look(self._bucket)
         if holder is not None and holder.owner != self._owner:
             now_s = self._clock()
             if _lives(holder, now_s) and not may_take(holder):
-                raise LeaseHeldError(
-                    f"{self._where} is in use by a live run: process {holder.pid} on host "
-                    f"{holder.host}, last heard of {holder.age_s(now_s):.0f} s ago; choose another "
-                    f"name, or stop that run (if it is dead, wait {LEASE_TTL_S:.0f} s)"
-                )
+                raise in_use(self._where, holder, holder.age_s(now_s), BUCKET_LEASE_TTL_S)
         try:
             self._put(etag, exists)
         except PutConflictError:
@@ -159,7 +155,7 @@ def check_owner(bucket: Bucket, owner: str, where: str = "this experiment") -> N
 
 
 def _lives(holder: Holder, now_s: float) -> bool:
-    return holder.age_s(now_s) < LEASE_TTL_S and not holder.is_surely_dead
+    return holder.age_s(now_s) < BUCKET_LEASE_TTL_S and not holder.is_surely_dead
 
 
 def _look(bucket: Bucket) -> tuple[Holder | None, str, bool]:

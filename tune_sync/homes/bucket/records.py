@@ -57,7 +57,7 @@ class BucketRecords:
 
     def _newest(self) -> dict[str, str]:
         """Trial directory -> the latest of its published checkpoints."""
-        return {layout.parent(key): key for key in sorted(self.recorded(), key=age)}
+        return {layout.parent(key): key for key in sorted(self.recorded(), key=layout.by_age)}
 
     def _staged(self, below: str) -> dict[str, Staged]:
         prefix = f"{layout.STAGING_DIR}/{below}".rstrip("/")
@@ -87,8 +87,3 @@ class BucketRecords:
         for start in range(0, there.size_bytes, DIGEST_STEP_BYTES):
             digest.update(self.bucket.get(there.key, start, DIGEST_STEP_BYTES))
         return digest.hexdigest()
-
-
-def age(checkpoint: str) -> tuple[int, str]:
-    """Sorts the checkpoints of one trial, the latest last."""
-    return len(checkpoint), checkpoint

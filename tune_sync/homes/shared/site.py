@@ -63,7 +63,7 @@ def check_abilities(directory: Path) -> None:
             except OSError as error:
                 if error.errno in _OTHER_TROUBLE:
                     raise
-                raise _lacks(directory, ability, str(error)) from error
+                raise _lacks(directory, ability, str(error.__cause__ or error)) from error
             if not works:
                 raise _lacks(directory, ability, "the result is another one than on a local disk")
     finally:
