@@ -104,21 +104,15 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
         for name in ("include", "exclude"):
             setattr(self, name, _check_patterns(name, getattr(self, name)))
         _check_exclude(self.exclude)
+        _check_choice("wait_for", self.wait_for, (STORED, STAGED))
+        _check_choice("on_sync_error", self.on_sync_error, (RAISE, CONTINUE))
+        _check_staging(self)
         if self.own_syncer is not None:
-            _check_own(self.own_syncer, self.upload_dir)
-            _check_options(self.storage_options, is_bucket=False)
+            _check_own(self.own_syncer, self)
             return
         is_bucket = _check_upload_dir(self.upload_dir)
         _check_options(self.storage_options, is_bucket)
         _check_syncer(self.syncer, self.upload_dir, is_bucket)
-        _check_choice("wait_for", self.wait_for, (STORED, STAGED))
-        _check_choice("on_sync_error", self.on_sync_error, (RAISE, CONTINUE))
-        _check_staging(self)
-        if self.stages and self.own_syncer is not None:
-            raise ConfigError(
-                'SyncConfig(wait_for="staged") and on_sync_error="continue" are not for a syncer '
-                "of your own: it sends results on behind the training anyway"
-            )
 
     @property
     def timeout_s(self) -> float:
@@ -290,8 +284,19 @@ def _check_syncer(syncer: Any, place: Any, is_bucket: bool) -> None:
         )
 
 
-def _check_own(syncer: Syncer, place: Any) -> None:
-    named = f"SyncConfig(syncer={_named(syncer)}"
+def _check_own(syncer: Syncer, config: SyncConfig) -> None:
+    named, place = f"SyncConfig(syncer={_named(syncer)}", config.upload_dir
+    if config.stages:
+        raise ConfigError(
+            f'{named}): wait_for="staged" and on_sync_error="continue" are not for a syncer of '
+            "your own, which sends results on behind the training anyway; leave them out"
+        )
+    if config.storage_options:
+        raise ConfigError(
+            f"{named}, storage_options=...): these are for a bucket to which workers write "
+            "themselves; a syncer of your own has its credentials and settings from you: leave "
+            "storage_options out"
+        )
     if place is None:
         raise ConfigError(
             f"{named}): a syncer of your own needs a place to sync to: give upload_dir, or use "

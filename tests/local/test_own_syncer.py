@@ -142,7 +142,10 @@ def test_what_a_syncer_cannot_do_is_refused(tmp_path: Path) -> None:
         SyncConfig(upload_dir="me@host:/data")
     with pytest.raises(ConfigError, match="what the syncer understands"):
         SyncConfig(upload_dir="/", syncer=copying())
-    with pytest.raises(ConfigError, match="no bucket"):
+    with pytest.raises(ConfigError, match=r"CommandSyncer.*your own has its credentials"):
         SyncConfig(upload_dir="s3://b/x", syncer=copying(), storage_options={"key": "k"})
+    for staged in ({"wait_for": "staged"}, {"on_sync_error": "continue"}):
+        with pytest.raises(ConfigError, match=r"CommandSyncer.*not for a syncer of your own"):
+            SyncConfig(upload_dir="x", syncer=copying(), **staged)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="syncer of your own"):
         run_config_kwargs(SyncConfig(upload_dir="x", syncer=copying()), api="train")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bed.tree import tree_digest
 from tests.unit.staged import placed
 from tune_sync import layout
 from tune_sync.errors import ExperimentExistsError, LeaseLostError, NotStoredError, StoreError
@@ -37,6 +39,7 @@ class Notebook(Syncer):
         self.notes: list[str] = []
         self.fails: Callable[[str], bool] = lambda note: False
         self.stops: Callable[[str], bool] = lambda note: False
+        self.failing_downloads_count = 0
         self.stopped = threading.Event()
         self.go_on = threading.Event()
         self.closed_count = 0
@@ -49,12 +52,16 @@ class Notebook(Syncer):
         return True
 
     def sync_down(self, remote_dir: str, local_dir: str, exclude: list[str] | None = None) -> bool:
+        if self.failing_downloads_count:
+            self.failing_downloads_count -= 1
+            raise OSError("no way back")
         shutil.copytree(remote_dir, local_dir, dirs_exist_ok=True)
         return True
 
     def delete(self, remote_dir: str) -> bool:
         self._note("delete", remote_dir)
-        self.state_at_delete.append((self.top / STATE).read_text())
+        if (self.top / STATE).exists():
+            self.state_at_delete.append((self.top / STATE).read_text())
         shutil.rmtree(remote_dir)
         return True
 
@@ -131,6 +138,7 @@ def test_a_checkpoint_goes_first_then_its_manifest_then_the_state(
     write_state(run, '["names checkpoint 0"]')
     syncer.go_on.set()
     run.flush(TIMEOUT_S)
+    assert re.sub("[0-9a-f]{32}", "ID", syncer.notes.pop(0)) == "up .tune_sync/mirror/marks/ID mark.json"
     assert syncer.notes == [
         "up .tune_sync format.json mark.json",
         "up trial/checkpoint_000000 a",
@@ -264,6 +272,57 @@ def test_another_experiment_there_is_refused_before_anything_is_sent(
         start(tmp_path / "elsewhere/exp", runs, syncer)
     assert syncer.notes == before
     start(root, runs, syncer, "resume").flush(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("failing_count", [1, 2])
+def test_another_experiment_that_a_first_download_does_not_show_is_refused_too(
+    root: Path, tmp_path: Path, runs: list[Run], syncer: Notebook, failing_count: int
+) -> None:
+    publish(start(root, runs, syncer), 0)
+    write_state(runs[0], NO_TRIALS)
+    runs[0].flush(TIMEOUT_S)
+    runs[0].close()
+    before = tree_digest(syncer.top)
+    syncer.failing_downloads_count = failing_count
+    with pytest.raises(ExperimentExistsError, match=r"another name.*fetch_experiment"):
+        start(tmp_path / "elsewhere/exp", runs, syncer)
+    assert tree_digest(syncer.top) == before  # its mark is gone again
+    start(root, runs, syncer, "resume").flush(TIMEOUT_S)
+
+
+def test_of_two_experiments_that_begin_at_once_one_at_least_is_refused(
+    root: Path, tmp_path: Path, runs: list[Run], syncer: Notebook
+) -> None:
+    other = Notebook(syncer.top)
+    syncer.stops = lambda note: note.endswith("format.json mark.json")
+    first = threading.Thread(target=start, args=(root, runs, syncer), daemon=True)
+    first.start()
+    assert syncer.stopped.wait(TIMEOUT_S)  # it has looked, and found itself alone
+    with pytest.raises(ExperimentExistsError):
+        start(tmp_path / "elsewhere/exp", runs, other)
+    syncer.go_on.set()
+    first.join(TIMEOUT_S)
+    assert len(list((syncer.top / ".tune_sync/mirror/marks").iterdir())) == 1
+
+
+def test_a_download_that_fails_is_told_before_training(
+    root: Path, runs: list[Run], syncer: Notebook
+) -> None:
+    syncer.failing_downloads_count = 100
+    with pytest.raises(StoreError, match=r"cannot be fetched: no way back; correct .* download"):
+        start(root, runs, syncer)
+    assert not list(syncer.top.rglob("*.json"))
+    runs[0].close()
+    syncer.failing_downloads_count = 0
+    start(root, runs, syncer, "resume").flush(TIMEOUT_S)
+
+
+def test_a_download_that_brings_nothing_is_told_before_training(
+    root: Path, runs: list[Run], syncer: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncer, "sync_down", lambda *args: True)
+    with pytest.raises(StoreError, match=r"did not come back .* correct the syncer"):
+        start(root, runs, syncer)
 
 
 def test_a_place_that_nothing_can_be_sent_to_is_told_at_once(
