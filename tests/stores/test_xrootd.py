@@ -55,9 +55,7 @@ def in_xrootd(top: str, name: str, **fields: Any) -> RunConfig:
 
 
 @pytest.mark.parametrize("by_url", [True, False])
-def test_a_search_is_stored_and_goes_on_from_its_url(
-    top: str, cluster: None, by_url: bool
-) -> None:
+def test_a_search_is_stored_and_goes_on_from_its_url(top: str, cluster: None, by_url: bool) -> None:
     name = f"exp-{by_url}"
     url = f"{top}/results/{name}"
     assert len(tune.Tuner(stumbles, run_config=in_xrootd(top, name)).fit().errors) == 1

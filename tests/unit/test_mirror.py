@@ -138,7 +138,10 @@ def test_a_checkpoint_goes_first_then_its_manifest_then_the_state(
     write_state(run, '["names checkpoint 0"]')
     syncer.go_on.set()
     run.flush(TIMEOUT_S)
-    assert re.sub("[0-9a-f]{32}", "ID", syncer.notes.pop(0)) == "up .tune_sync/mirror/marks/ID mark.json"
+    assert (
+        re.sub("[0-9a-f]{32}", "ID", syncer.notes.pop(0))
+        == "up .tune_sync/mirror/marks/ID mark.json"
+    )
     assert syncer.notes == [
         "up .tune_sync format.json mark.json",
         "up trial/checkpoint_000000 a",

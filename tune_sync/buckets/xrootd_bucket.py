@@ -185,7 +185,9 @@ class XrootdBucket:
 
     def _entries(self, prefix: str) -> tuple[builtins.list[ObjectInfo], builtins.list[str]]:
         start = f"{prefix}/" if prefix else ""
-        found = [entry for entry in self._listed(prefix) if start or not entry.name.startswith(ASIDE)]
+        found = [
+            entry for entry in self._listed(prefix) if start or not entry.name.startswith(ASIDE)
+        ]
         infos = {f"{start}{entry.name}": entry.statinfo for entry in found}
         objects = [_object(key, info) for key, info in infos.items() if not self._is_dir(info)]
         return objects, [key for key, info in infos.items() if self._is_dir(info)]
