@@ -87,6 +87,8 @@ def parse_bucket_url(text: str) -> BucketUrl:
     scheme, path = _known_scheme(scheme), path.strip("/")
     if scheme == _XROOTD:
         path = path.replace("//", "/", 1)
+        if "/" not in path:
+            raise ConfigError(f"{text!r}: a URL such as root://host:1094//path is needed")
     if not is_bucket_url(text) or not path:
         raise ConfigError(f"{text!r}: a URL such as s3://bucket/path is needed")
     if "?" in path or "@" in path.partition("/")[0]:
