@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -72,15 +72,14 @@ def test_another_experiment_that_a_first_download_does_not_show_is_refused_too(
 def test_of_two_experiments_that_begin_at_once_one_at_least_is_refused(
     root: Path, tmp_path: Path, runs: list[Run], syncer: Notebook
 ) -> None:
-    other = Notebook(syncer.top)
-    syncer.stops = lambda note: note.endswith("format.json mark.json")
-    first = threading.Thread(target=start, args=(root, runs, syncer), daemon=True)
-    first.start()
-    assert syncer.stopped.wait(TIMEOUT_S)  # it has looked, and found itself alone
-    with pytest.raises(ExperimentExistsError):
-        start(tmp_path / "elsewhere/exp", runs, other)
-    syncer.go_on.set()
-    first.join(TIMEOUT_S)
+    syncer.stops = lambda note: note.startswith("up .tune_sync/mirror/marks")
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(start, root, runs, syncer)
+        assert syncer.stopped.wait(TIMEOUT_S)  # it has looked, and found itself alone
+        start(tmp_path / "elsewhere/exp", runs, Notebook(syncer.top))
+        syncer.go_on.set()
+        with pytest.raises(ExperimentExistsError):
+            first.result(TIMEOUT_S)
     assert len(list((syncer.top / ".tune_sync/mirror/marks").iterdir())) == 1
 
 
