@@ -21,7 +21,7 @@ from tests.hosts.drivers.trainables import whole_digest
 from tests.stores.proxy import proxy_process, write_faults
 from tests.stores.seaweed import S3Server, seaweed
 from tests.stores.test_weather import s3
-from tune_sync import SyncConfig, run_config_kwargs
+from tune_sync import RunConfig, SyncConfig
 
 URL = "s3://bucket/results"
 THREADS_COUNT = 32
@@ -41,25 +41,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 def fit(name: str, trainable: Any, options: dict[str, Any], **space: Any) -> Any:
-    """One trial, which is told the run's filesystem and the directory of its experiment."""
-    kwargs = run_config_kwargs(
-        SyncConfig(upload_dir=URL, storage_options=options, sync_artifacts=True), name=name
-    )
-    root = f"{kwargs['storage_path']}/{name}"
-    config = {**space, "filesystem": kwargs["storage_filesystem"], "root": root}
-    run = tune.run(tune.with_parameters(trainable, given=config), verbose=0, **kwargs)
-    (trial,) = run.trials
-    assert trial.error_file is None, Path(trial.error_file).read_text()
-    return trial
-
-
-def in_directory(config: dict[str, Any]) -> str:
-    """The trial's own, in the bucket."""
-    return f"{config['root']}/{Path(tune.get_context().get_trial_dir()).name}"
+    """The result of one trial."""
+    sync = SyncConfig(upload_dir=URL, storage_options=options)
+    config = RunConfig(name=name, verbose=0, sync_config=sync)
+    (result,) = tune.Tuner(trainable, param_space=space, run_config=config).fit()
+    assert result.error is None
+    return result
 
 
 def use(filesystem: pafs.FileSystem, directory: str, thread: int) -> int:
-    """Write, look, read and list, again and again; returns how many were right."""
+    """Write, look and read, again and again; returns how many files were right."""
     right_count = 0
     for number in range(OPS_COUNT):
         path, data = f"{directory}/{thread}-{number}", f"{thread} {number}".encode() * 500
@@ -71,17 +62,19 @@ def use(filesystem: pafs.FileSystem, directory: str, thread: int) -> int:
     return right_count
 
 
-def in_many_threads(config: dict[str, Any], given: dict[str, Any]) -> None:
-    directory = in_directory(given)
+def in_many_threads(config: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        tune.report({}, checkpoint=tune.Checkpoint.from_directory(made))
+    reported = tune.get_checkpoint()
+    filesystem, directory = reported.filesystem, reported.path.rpartition("/")[0]
     with ThreadPoolExecutor(THREADS_COUNT) as pool:
         done = pool.map(
-            lambda thread: use(given["filesystem"], f"{directory}/threads", thread),
-            range(THREADS_COUNT),
+            lambda thread: use(filesystem, f"{directory}/threads", thread), range(THREADS_COUNT)
         )
         right_count = sum(done)
 
     async def in_a_loop() -> int:  # which runs while the filesystem is asked, as in an async actor
-        return use(given["filesystem"], f"{directory}/loop", 0)
+        return use(filesystem, f"{directory}/loop", 0)
 
     tune.report({"right_count": right_count, "in_loop_count": asyncio.run(in_a_loop())})
 
@@ -90,18 +83,18 @@ def in_many_threads(config: dict[str, Any], given: dict[str, Any]) -> None:
 def test_32_threads_and_an_event_loop_use_the_filesystem_of_a_run_at_once(
     server: S3Server, engine: str
 ) -> None:
-    trial = fit(f"threads-{engine}", in_many_threads, {**server.options, "engine": engine})
-    assert trial.last_result["right_count"] == THREADS_COUNT * OPS_COUNT
-    assert trial.last_result["in_loop_count"] == OPS_COUNT
+    result = fit(f"threads-{engine}", in_many_threads, {**server.options, "engine": engine})
+    assert result.metrics["right_count"] == THREADS_COUNT * OPS_COUNT
+    assert result.metrics["in_loop_count"] == OPS_COUNT
 
 
-def with_few_threads(config: dict[str, Any], given: dict[str, Any]) -> None:
+def with_few_threads(config: dict[str, Any]) -> None:
     """Reports directories with more files than pyarrow has threads."""
-    pa.set_io_thread_count(given["threads_count"])
-    pa.set_cpu_count(given["threads_count"])
-    if given["threads_count"] == 1:
+    pa.set_io_thread_count(config["threads_count"])
+    pa.set_cpu_count(config["threads_count"])
+    if config["threads_count"] == 1:
         os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])
-    for count in given["file_counts"]:
+    for count in config["file_counts"]:
         with tempfile.TemporaryDirectory() as made:
             for number in range(count):
                 Path(made, f"{number}").write_bytes(os.urandom(4096))
@@ -118,25 +111,24 @@ def test_a_directory_with_more_files_than_threads_is_stored(
     server: S3Server, threads_count: int
 ) -> None:
     start_s = time.monotonic()
-    trial = fit(
+    result = fit(
         f"few-{threads_count}", with_few_threads, dict(server.options),
-        threads_count=threads_count, file_counts=FILE_COUNTS,
+        threads_count=threads_count, file_counts=list(FILE_COUNTS),
     )  # fmt: skip
     assert time.monotonic() - start_s < SOON_S
-    found = trial.get_trial_checkpoints()
-    assert [result.metrics["count"] for result in found] == list(FILE_COUNTS)
-    for result in found:
-        with result.checkpoint.as_directory() as local:
-            assert whole_digest(local) == result.metrics["digest"]
+    assert [metrics["count"] for _, metrics in result.best_checkpoints] == list(FILE_COUNTS)
+    for checkpoint, metrics in result.best_checkpoints:
+        with checkpoint.as_directory() as local:
+            assert whole_digest(local) == metrics["digest"]
 
 
 def test_files_are_put_side_by_side(server: S3Server, tmp_path: Path) -> None:
     count = 257
     with proxy_process(server.endpoint_url, tmp_path / "faults") as url:
         write_faults(tmp_path / "faults", delay_s=LATENCY_S)
-        trial = fit(
+        result = fit(
             "side-by-side", with_few_threads, {**server.options, "endpoint_url": url},
-            threads_count=2, file_counts=(count,),
+            threads_count=2, file_counts=[count],
         )  # fmt: skip
     # One after the other, it would be three times as long in waiting alone.
-    assert trial.last_result["took_s"] < count * LATENCY_S / 3 + 0.5, trial.last_result
+    assert result.metrics["took_s"] < count * LATENCY_S / 3 + 0.5, result.metrics

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import ray
@@ -13,19 +15,22 @@ from ray import tune
 
 from tests.hosts.drivers.trainables import train_n, whole_digest
 from tests.stores.proxy import Faults, proxy
-from tests.stores.seaweed import seaweed
+from tests.stores.seaweed import S3Server, seaweed
 from tests.stores.test_short_lived_keys import (
     LIFE_S,
-    USERS,
     ExpiringHandler,
     Keys,
     make_bucket,
     renewed,
 )
-from tune_sync import RunConfig, SyncConfig
+from tests.stores.test_weather import s3
+from tune_sync import RunConfig, SyncConfig, restore_kwargs
 
 STEPS = 12
-REFUSED_S = 8.0
+MANY = {f"key{number}": ["Admin", "Read", "Write", "List"] for number in range(300)}
+REFUSED_S = 6.0
+START_S = 60.0
+URL = "s3://bucket/results"
 
 
 class BreakableKeys(Keys):
@@ -39,12 +44,18 @@ class BreakableKeys(Keys):
         return not self.refuses.is_set() and super().is_valid(key)
 
 
-class Place:
-    """A store that takes short-lived keys; `seen` are those that it was shown."""
+class Place(NamedTuple):
+    """A store that takes short-lived keys.
 
-    def __init__(self, keys: BreakableKeys, seen: set[str]) -> None:
-        self.keys = keys
-        self.seen = seen
+    Attributes:
+        server: The store.
+        keys: Those that are good now.
+        seen: Those that it was shown.
+    """
+
+    server: S3Server
+    keys: BreakableKeys
+    seen: set[str]
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +63,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """Ray whose workers find the keys in files that are written again and again."""
     top = tmp_path_factory.mktemp("keys")
     (top / "config").write_text(f"[profile team]\ncredential_process = cat {top}/answer.json\n")
-    place = Place(BreakableKeys(), set())
+    keys, seen = BreakableKeys(), set[str]()
     with (
-        seaweed(tmp_path_factory.mktemp("weed"), users=USERS) as server,
-        proxy(server.endpoint_url, Faults(), ExpiringHandler, **vars(place)) as url,
-        renewed(place.keys, top),
+        seaweed(tmp_path_factory.mktemp("weed"), users=MANY) as server,
+        proxy(server.endpoint_url, Faults(), ExpiringHandler, keys=keys, seen=seen) as url,
+        renewed(keys, top),
         pytest.MonkeyPatch.context() as patch,
     ):
         make_bucket(server)
@@ -70,45 +81,50 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         for name, value in settings.items():
             patch.setenv(name, value)
         ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
-        yield place
+        yield Place(server, keys, seen)
         ray.shutdown()
 
 
-def search(name: str, tmp_path: Path, **fields: Any) -> None:
+def search(name: str, **fields: Any) -> None:
     """One trial; all that it reports is stored, and restores."""
-    sync = SyncConfig(
-        upload_dir="s3://bucket/results", staging_dir=staging(fields, tmp_path), **fields
-    )
+    sync = SyncConfig(upload_dir=URL, **fields)
     space = {"settings": {"steps": STEPS, "pause_s": 2 * LIFE_S / STEPS * 1.5}}
     config = RunConfig(name=name, verbose=0, sync_config=sync)
     results = tune.Tuner(train_n, param_space=space, run_config=config).fit()
     assert not results.errors
-    (result,) = tune.Tuner.restore(f"s3://bucket/results/{name}", train_n).get_results()
+    # Through tune_sync: pyarrow would hold the lock of this process, in which the proxy is.
+    given = restore_kwargs(f"{URL}/{name}")
+    (result,) = tune.Tuner.restore(trainable=train_n, **given).get_results()
     assert len(result.best_checkpoints) == STEPS
     for checkpoint, metrics in result.best_checkpoints:
         with checkpoint.as_directory() as local:
-            Path(local, "empty").mkdir(exist_ok=True)  # Ray reads the bucket by itself here
             assert whole_digest(local) == metrics["digest"]
 
 
-def staging(fields: dict[str, Any], tmp_path: Path) -> Path | None:
-    return tmp_path / "staging" if fields else None
-
-
-def test_a_run_outlives_its_keys(place: Place, tmp_path: Path) -> None:
+def test_a_run_outlives_its_keys(place: Place) -> None:
     place.seen.clear()
-    search("renewed", tmp_path)
+    search("renewed")
     assert len(place.seen) >= 3
+
+
+def refuse_for_a_while(place: Place, name: str) -> None:
+    """From when a checkpoint is stored."""
+    start = f"results/{name}/.tune_sync/manifests/"
+    deadline_s = time.monotonic() + START_S
+    while not s3(place.server).list_objects_v2(Bucket="bucket", Prefix=start).get("Contents"):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    place.keys.refuses.set()
+    time.sleep(REFUSED_S)
+    place.keys.refuses.clear()
 
 
 def test_what_is_reported_while_all_keys_are_refused_is_stored_when_they_are_not(
     place: Place, tmp_path: Path
 ) -> None:
-    begin = threading.Timer(4.0, place.keys.refuses.set)
-    end = threading.Timer(4.0 + REFUSED_S, place.keys.refuses.clear)
-    begin.start()
-    end.start()
-    try:
-        search("refused", tmp_path, on_sync_error="continue", sync_timeout=60)
-    finally:
-        end.join()
+    with ThreadPoolExecutor(1) as pool:
+        refused = pool.submit(refuse_for_a_while, place, "refused")
+        search(
+            "refused", on_sync_error="continue", staging_dir=tmp_path / "staging", sync_timeout=60
+        )
+        refused.result()
