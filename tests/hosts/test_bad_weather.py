@@ -26,8 +26,8 @@ URL = "s3://bucket/results"
 STEPS = 8
 SOON_S = 60.0
 WEATHER = {"share": 0.1, "kinds": FAULTS, "delay_s": 0.02}
-# A token that has expired is told once: one that stays so is no weather.
-EXPIRES_EVERY_S = 1.5
+# Credentials are read again once for a request, so no request, with its pauses, shall meet two.
+EXPIRES_EVERY_S = 8.0
 USERS = {"reader": ["Read", "List"], "writer": ["Write:bucket", "List:bucket"]}
 
 
@@ -79,9 +79,9 @@ def weather(place: Place) -> Iterator[None]:
     def blow() -> None:
         while not place.begun.exists() and not over.wait(0.05):
             continue
-        write_faults(place.faults, **WEATHER)
-        while not over.wait(EXPIRES_EVERY_S):
+        while not over.is_set():
             write_faults(place.faults, **WEATHER, planned=["expired"])
+            over.wait(EXPIRES_EVERY_S)
 
     place.begun.unlink(missing_ok=True)
     thread = threading.Thread(target=blow, daemon=True)
