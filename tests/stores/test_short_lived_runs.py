@@ -39,9 +39,13 @@ class BreakableKeys(Keys):
     def __init__(self) -> None:
         super().__init__()
         self.refuses = threading.Event()
+        self.refused_count = 0
 
     def is_valid(self, key: str) -> bool:
-        return not self.refuses.is_set() and super().is_valid(key)
+        if self.refuses.is_set():
+            self.refused_count += 1
+            return False
+        return super().is_valid(key)
 
 
 class Place(NamedTuple):
@@ -128,3 +132,4 @@ def test_what_is_reported_while_all_keys_are_refused_is_stored_when_they_are_not
             "refused", on_sync_error="continue", staging_dir=tmp_path / "staging", sync_timeout=60
         )
         refused.result()
+    assert place.keys.refused_count > 3
