@@ -87,6 +87,7 @@ with_setup_lock() {
 install_servers() {
     local missing=()
     command -v npm >/dev/null || missing+=(npm)
+    command -v xrootd >/dev/null || missing+=(xrootd-server)
     apt_install "${missing[@]}"
     cmp -s tests/stores/package.json .setup/package.json && [ -d .setup/node_modules ] && return
     rm -rf .setup/node_modules

@@ -12,7 +12,8 @@ from typing import Any
 
 from tune_sync import layout
 from tune_sync.behind.behind import Behind, Nodes
-from tune_sync.buckets.url import is_bucket_url, parse_bucket_url
+from tune_sync.buckets.url import BucketUrl
+from tune_sync.destination import parse_destination
 from tune_sync.errors import (
     AskedTwiceError,
     ExperimentExistsError,
@@ -300,25 +301,20 @@ def cleanup(path: str | Path) -> Recovery:
     A restore does the same by itself; this is for directories that are only read.
 
     Args:
-        path: The experiment directory, on this machine, or its URL.
+        path: The experiment directory, on this machine, or its URL (`file://` is a directory).
 
     Returns:
         Which checkpoints were completed, and which were dropped.
 
     Raises:
         FileNotFoundError: It is not there.
-        ConfigError: Another version of tune_sync wrote it.
+        ConfigError: Another version of tune_sync wrote it, or this is no URL that can be read.
         LeaseHeldError: A live run owns it.
     """
-    site: Site
-    if is_bucket_url(str(path)):
-        site = BucketSite(parse_bucket_url(str(path)))
-    else:
-        root = Path(path).expanduser()
-        site = LocalSite(root)
-        if not root.is_dir():
-            raise FileNotFoundError(f"{root} is not a directory; give the experiment's directory")
+    site = _site_at(path)
     if not site.is_ours():
+        if not site.home("", 1).list("", False) and isinstance(site, BucketSite):
+            raise FileNotFoundError(f"nothing is in {site.where}; give the experiment's URL")
         return Recovery((), ())  # nothing of ours is there
     lease = site.lease(uuid.uuid4().hex)
     lease.acquire()
@@ -327,6 +323,19 @@ def cleanup(path: str | Path) -> Recovery:
         return recovery
     finally:
         lease.release()
+
+
+def _site_at(path: str | Path) -> Site:
+    place = parse_destination(path)
+    if place.scheme:
+        return BucketSite(BucketUrl(place.scheme, place.path))
+    root = Path(place.path)
+    if not root.is_dir():
+        raise FileNotFoundError(
+            f"{root} is not a directory; give the experiment's directory, or its URL, as in "
+            "s3://bucket/path/exp"
+        )
+    return LocalSite(root)
 
 
 def _make_way(site: Site, on_existing: str, ways_out: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.stores.azure import AzureServer, azurite
 from tests.stores.google import GoogleServer, fake_google
 from tests.stores.seaweed import S3Server, seaweed
+from tests.stores.xrootd import xrootd
 from tune_sync.buckets.bucket import Bucket
 from tune_sync.buckets.opening import open_bucket
 from tune_sync.buckets.url import BucketUrl, parse_bucket_url
@@ -124,3 +125,21 @@ class TestFsspecAzure(OnAzure):
     engine = "fsspec"
     # adlfs lists a name without a blank at its end: such a checkpoint is refused, not stored.
     odd_names = tuple(name for name in ODD_NAMES if not name.endswith(" "))
+
+
+@pytest.fixture(scope="module")
+def physics() -> Iterator[str]:
+    with xrootd() as running:
+        yield running.url
+
+
+class TestXrootd(BucketContract):
+    # What comes after a question mark are settings there: such a name is refused, not cut.
+    odd_names = tuple(name for name in ODD_NAMES if "?" not in name)
+
+    @pytest.fixture(autouse=True)
+    def _at(self, physics: str) -> None:
+        self.url = f"{physics}/{uuid.uuid4().hex}"
+
+    def make_bucket(self, tmp_path: Path) -> Bucket:
+        return open_bucket(parse_bucket_url(self.url))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,14 +10,12 @@ import pytest
 
 from tests.bed import Cluster
 from tests.hosts.searches import DRIVERS
-from tests.stores.seaweed import KEY, SECRET, S3Server, weed_argv
+from tests.hosts.stores import start_store
+from tests.stores.seaweed import S3Server
 
 pytestmark = pytest.mark.hosts
 
-PORTS = (8333, 9333, 9340, 8888, 8181, 23646)
 URL = "s3://bucket/results"
-READY_TIMEOUT_S = 30.0
-LOOK = "import socket, sys; socket.create_connection((sys.argv[1], 8333), 1)"
 
 
 @pytest.fixture(scope="module")
@@ -27,20 +24,6 @@ def cluster() -> Iterator[Cluster]:
     with Cluster(worker_count=2, bare_hosts=["store"], disk_bytes=2 << 30) as running:
         start_store(running)
         yield running
-
-
-def start_store(cluster: Cluster) -> None:
-    address = cluster.addresses["store"]
-    cluster.exec("store", ["mkdir", "-p", "/tmp/weed"])
-    env = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
-    argv = weed_argv("/tmp/weed", address, PORTS)  # type: ignore[arg-type]  # a path of that host
-    with open(cluster.dir / "store.log", "wb") as log:
-        cluster.popen("store", argv, env, stdout=log, stderr=log)
-    deadline_s = time.monotonic() + READY_TIMEOUT_S
-    look = [str(cluster.python), "-c", LOOK, address]
-    while cluster.exec("head", look, check=False).returncode:
-        if time.monotonic() > deadline_s:
-            raise TimeoutError((cluster.dir / "store.log").read_text()[-2000:])
 
 
 def drive(cluster: Cluster, host: str = "head", **spec: Any) -> dict[str, Any]:

@@ -8,8 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tune_sync.buckets.bucket import ObjectInfo
-from tune_sync.errors import NotWholeError, TuneSyncError
+from tune_sync.buckets.bucket import Capabilities, ObjectInfo
+from tune_sync.buckets.opening import open_bucket
+from tune_sync.buckets.url import parse_bucket_url
+from tune_sync.errors import ConfigError, NotWholeError, TuneSyncError
 from tune_sync.homes.bucket import streams as bucket_streams
 from tune_sync.homes.bucket.home import OVER_KEPT_COUNT, SEALED_KEPT_COUNT, BucketHome
 from tune_sync.homes.bucket.staging import BEGUN, SEAL, mark_key
@@ -104,6 +106,45 @@ class Panic(BaseException):
 class Panicking(MemoryBucket):
     def put_stream(self, key: str, chunks: object, size_bytes: int | None = None) -> str:
         raise Panic
+
+
+class Narrow(MemoryBucket):
+    """As pyarrow's, but smaller."""
+
+    stream_bytes, unknown_bytes, larger = 200, 100, "use another library"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        given = (self.stream_bytes, self.unknown_bytes, self.larger)
+        return Capabilities(True, True, *given)
+
+
+def test_a_file_that_is_too_large_is_told_before_any_of_it_is_sent() -> None:
+    home = BucketHome(Narrow())
+    key = f"{staged_key(C0, home.begin(C0))}/x"
+    with pytest.raises(ConfigError, match=r"more than 200 bytes .* use another library"):
+        home.expect(key, 201)
+    home.expect(key, 200)
+    home.write(key, 0, b"x" * 200)
+    home.finish(key)
+
+
+@pytest.mark.parametrize("larger", ["use another library", ""])
+def test_a_file_that_grows_too_large_is_told_when_it_does(
+    monkeypatch: pytest.MonkeyPatch, larger: str
+) -> None:
+    monkeypatch.setattr(Narrow, "larger", larger)
+    home = BucketHome(Narrow())
+    key = f"{staged_key(C0, home.begin(C0))}/x"
+    home.write(key, 0, b"x" * 100)
+    with pytest.raises(ConfigError, match=larger or r"tune_sync.Checkpoint.* tells the size"):
+        home.write(key, 100, b"x")
+
+
+def test_what_pyarrow_can_send_is_known() -> None:
+    bucket = open_bucket(parse_bucket_url("s3://bucket/x"), {"engine": "pyarrow", "anon": True})
+    assert bucket.capabilities.stream_bytes == 10_000 * (10 << 20)
+    assert 'pip install "tune-sync[s3]"' in bucket.capabilities.larger
 
 
 def test_a_panic_of_a_library_is_an_error_like_others(monkeypatch: pytest.MonkeyPatch) -> None:

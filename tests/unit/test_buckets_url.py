@@ -22,6 +22,9 @@ from tune_sync.errors import ConfigError
         ("s3://b/x%2520%23&ü", BucketUrl("s3", "b/x%20#&ü")),
         ("az://b/x", BucketUrl("abfs", "b/x")),
         ("memory://b/x", BucketUrl("memory", "b/x")),
+        ("root://host:1094//a/b", BucketUrl("root", "host:1094/a/b")),
+        ("fsspec+root://host:1094/a/b", BucketUrl("root", "host:1094/a/b")),
+        ("xroot://host//a", BucketUrl("root", "host/a")),
     ],
 )
 def test_a_url_is_read(text: str, url: BucketUrl) -> None:
@@ -35,6 +38,7 @@ def test_a_url_is_read(text: str, url: BucketUrl) -> None:
     [
         "s3://", "s3:///", "/mnt/dir", "file:///mnt/dir", "s3://b/../c", "s3://b//c", "s3://b/./c",
         "s3://b/x?endpoint_override=http://1.2.3.4", "s3://key:secret@b/x",
+        "root://host//a//b", "root://host///a", "root://host",
         "s3://b/100%", "s3://b/a#b", "s3://b/%ff", "s3://b/a%0Ab", "s3://b/%2e%2e/x", "s3://b/a%5Cb",
     ],
 )  # fmt: skip
@@ -47,6 +51,11 @@ def test_a_secret_in_a_url_is_not_repeated() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_bucket_url("s3://key:hidden@b/x")
     assert "hidden" not in str(caught.value)
+
+
+def test_paths_of_xrootd_are_written_as_absolute_ones() -> None:
+    url = parse_bucket_url("root://host:1094/a b/c")
+    assert url.for_restore == "fsspec+root://host:1094//a%20b/c"
 
 
 def test_paths_and_drives_are_no_buckets() -> None:
@@ -76,5 +85,7 @@ def test_a_missing_library_is_told_with_what_to_install(monkeypatch: pytest.Monk
         monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
     with pytest.raises(ConfigError, match=r"pip install obstore$"):
         make_client(parse_bucket_url("gs://b/x"), {})
+    with pytest.raises(ConfigError, match=r"pip install fsspec-xrootd$"):
+        make_client(parse_bucket_url("root://host//x"), {})
     with pytest.raises(ConfigError, match=r"pip install obstore$"):
         make_client(parse_bucket_url("s3://b/x"), {"engine": "obstore"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -53,3 +54,11 @@ def test_an_error_survives_pickling(name: str) -> None:
 def test_the_docstring_of_the_module_draws_every_error(name: str) -> None:
     assert name in (errors.__doc__ or "")
     assert FOUND[name].__doc__
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(BASES) - {kind.__name__ for b in BASES.values() for kind in b})
+)
+def test_what_to_do_about_an_error_is_in_the_docs(name: str) -> None:
+    page = Path(__file__).parents[2] / "docs/howto/errors.md"
+    assert f"| `{name}` |" in page.read_text()

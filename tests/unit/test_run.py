@@ -211,6 +211,30 @@ def test_cleanup_changes_nothing_where_nothing_of_ours_is(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
+def test_cleanup_takes_the_url_of_a_directory(root: Path) -> None:
+    finish_one(root)
+    placed(Committer(LocalStore(root)), {"a": b"2"}, "trial/checkpoint_000001")
+    assert cleanup(f"file://{root}").completed == ("trial/checkpoint_000001",)
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("file:///never/there", "^/never/there is not a directory"),
+        ("s3:/bucket/exp", r"not a directory; give .* or its URL, as in s3://"),
+        ("memory://nothing/there", "nothing is in .*memory://nothing/there; give the experiment's"),
+    ],
+)
+def test_cleanup_says_that_nothing_is_where_a_url_was_mistyped(place: str, says: str) -> None:
+    with pytest.raises(FileNotFoundError, match=says):
+        cleanup(place)
+
+
+def test_cleanup_of_a_url_of_no_known_kind_is_refused() -> None:
+    with pytest.raises(ConfigError, match="s4"):
+        cleanup("s4://bucket/exp")
+
+
 def test_cleanup_leaves_a_later_version_alone(root: Path) -> None:
     finish_one(root)
     (root / FORMAT_KEY).write_text('{"format_version": 99}')

@@ -54,7 +54,10 @@ class ArrowBucket:
     @property
     def capabilities(self) -> Capabilities:
         """See `Bucket.capabilities`."""
-        return Capabilities(conditional_put=False, etags=False)
+        return Capabilities(
+            conditional_put=False, etags=False, stream_bytes=MAX_STREAM_BYTES,
+            unknown_bytes=MAX_STREAM_BYTES, larger="pip install obstore on every node",
+        )  # fmt: skip
 
     def info(self, key: str) -> ObjectInfo | None:
         """See `Bucket.info`."""
@@ -95,11 +98,6 @@ class ArrowBucket:
     ) -> str:
         """See `Bucket.put_stream`."""
         path = self._path(key)
-        if size_bytes is not None and size_bytes > MAX_STREAM_BYTES:
-            raise ConfigError(
-                f"{key} is larger than the {MAX_STREAM_BYTES} bytes that pyarrow can send as one "
-                "object: pip install obstore"
-            )
         stream = self._streams.open_output_stream(path, buffer_size=part_size_bytes(size_bytes))
         try:
             for chunk in chunks:

@@ -54,10 +54,16 @@ class Capabilities:
     Attributes:
         conditional_put: `put` knows `create_only` and `if_match`; else both only look before.
         etags: `ObjectInfo.etag` is filled.
+        stream_bytes: The largest object of a stream whose size is told.
+        unknown_bytes: The largest of one whose size is not known before its end.
+        larger: What to do about a larger one, for messages; "" if there is no way.
     """
 
     conditional_put: bool
     etags: bool
+    stream_bytes: int = MAX_OBJECT_BYTES
+    unknown_bytes: int = MAX_UNKNOWN_BYTES
+    larger: str = ""
 
 
 class Bucket(Protocol):

@@ -23,6 +23,7 @@ from tune_sync.buckets.fsspec_bucket import FsspecBucket
 from tune_sync.buckets.obstore_bucket import ObstoreBucket
 from tune_sync.buckets.retry import Client
 from tune_sync.buckets.url import BucketUrl
+from tune_sync.buckets.xrootd_bucket import XrootdBucket
 from tune_sync.errors import ConfigError
 
 # pyarrow's own is 3 s, which a part of 16 MiB does not meet on a line below 40 Mbit/s.
@@ -36,7 +37,9 @@ OWN_OPTIONS = ("request_timeout_s", "connect_timeout_s", "engine")
 S3_OPTIONS = (
     "key", "secret", "token", "endpoint_url", "region", "anon", "sign_payload", *OWN_OPTIONS,
 )  # fmt: skip
-_PACKAGES = {"s3": "obstore", "gs": "obstore", "abfs": "obstore adlfs"}
+_PACKAGES = {
+    "s3": "obstore", "gs": "obstore", "abfs": "obstore adlfs", "root": "fsspec-xrootd",
+}  # fmt: skip
 
 # The runtime of obstore does not live on in a forked process, and calls then wait for ever.
 _obstore_pid = 0
@@ -62,7 +65,19 @@ def make_client(url: BucketUrl, options: Mapping[str, Any]) -> Client:
         return ObstoreBucket(
             lambda retries: _obstore_store(url, options, retries), by_version=by_version
         )
-    return _fsspec(url, options)
+    return _xrootd(url, options) if url.scheme == "root" else _fsspec(url, options)
+
+
+def _xrootd(url: BucketUrl, options: Mapping[str, Any]) -> Client:
+    unknown = sorted(set(options) - {*OWN_OPTIONS})
+    if unknown:
+        raise ConfigError(
+            f"storage_options {', '.join(unknown)} of {url}: known are {', '.join(OWN_OPTIONS)}; "
+            "XRootD takes credentials from the environment"
+        )
+    if not _is_installed("XRootD"):
+        raise ConfigError(f"{url}: pip install fsspec-xrootd")
+    return XrootdBucket(url.bucket, f"/{url.prefix}", _timeouts(options)[0])
 
 
 def _s3(url: BucketUrl, options: Mapping[str, Any]) -> Client:

@@ -11,10 +11,13 @@ from tune_sync.errors import ConfigError
 # The same store under several names.
 _SAME = {
     "s3a": "s3", "s3n": "s3", "gcs": "gs", "az": "abfs", "abfss": "abfs", "adl": "abfs",
+    "xroot": "root",
 }  # fmt: skip
 # Azure's is not among them: pyarrow wants the account in it, too.
 _KNOWN_TO_ARROW = ("s3", "gs", "hdfs")
 _BY_FSSPEC = "fsspec+"
+# XRootD writes root://host:port//path, as paths there are absolute.
+_XROOTD = "root"
 
 
 # What Ray and pyarrow read in a URL as it is; the rest is written as %20 and the like.
@@ -36,7 +39,8 @@ class BucketUrl:
     path: str
 
     def __str__(self) -> str:
-        return f"{self.scheme}://{quote(self.path, safe=_PLAIN)}"
+        path = quote(self.path, safe=_PLAIN)
+        return f"{self.scheme}://{path.replace('/', '//', 1) if self.scheme == _XROOTD else path}"
 
     @property
     def for_restore(self) -> str:
@@ -80,7 +84,11 @@ def parse_bucket_url(text: str) -> BucketUrl:
         ConfigError: It has no scheme or no bucket, or it has a query.
     """
     scheme, _, path = text.partition("://")
-    path = path.strip("/")
+    scheme, path = _known_scheme(scheme), path.strip("/")
+    if scheme == _XROOTD:
+        path = path.replace("//", "/", 1)
+        if "/" not in path:
+            raise ConfigError(f"{text!r}: a URL such as root://host:1094//path is needed")
     if not is_bucket_url(text) or not path:
         raise ConfigError(f"{text!r}: a URL such as s3://bucket/path is needed")
     if "?" in path or "@" in path.partition("/")[0]:
@@ -97,5 +105,9 @@ def parse_bucket_url(text: str) -> BucketUrl:
         raise ConfigError(f"{text!r}: control characters and backslashes cannot be in the path")
     if any(part in ("", ".", "..") for part in path.split("/")):
         raise ConfigError(f"{text!r}: empty parts, '.' and '..' cannot be part of the path")
-    scheme = scheme.removeprefix(_BY_FSSPEC)
-    return BucketUrl(_SAME.get(scheme, scheme), path)
+    return BucketUrl(scheme, path)
+
+
+def _known_scheme(text: str) -> str:
+    scheme = text.removeprefix(_BY_FSSPEC)
+    return _SAME.get(scheme, scheme)

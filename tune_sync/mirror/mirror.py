@@ -27,7 +27,7 @@ from tune_sync.homes.store import LocalStore
 from tune_sync.mirror.files import KnownFiles, Signature
 from tune_sync.mirror.outbox import BACKOFF_S, Outbox, Parcel
 from tune_sync.mirror.plan import Cut, Plan
-from tune_sync.mirror.record import MirrorRecord, load_record, save_record
+from tune_sync.mirror.record import RECORD_KEY, MirrorRecord, load_record, save_record
 from tune_sync.mirror.state import LIST_NAME, STATE_DIR, digest_of_file, list_json
 from tune_sync.syncers.base import Syncer
 
@@ -91,25 +91,55 @@ class Mirror:
 
         Raises:
             ExperimentExistsError: Another experiment is there.
-            StoreError: Nothing can be sent there.
+            StoreError: Nothing can be sent there, or fetched back.
         """
+        is_new = self._store.info(RECORD_KEY) is None
         self._record = load_record(self._store, self._remote)
-        there = self._outbox.read_mark()
-        if there and there != self._record.experiment:
+        self._refuse_others(self._outbox.visible_marks())  # before anything is sent
+        self._plan = Plan(published, self._record.touched, self._record.whole)
+        self._save_record()
+        try:
+            self._claim()
+        except Exception:
+            if is_new:
+                self._outbox.give_back(self._record.experiment)
+            raise
+        self._thread.start()
+
+    def _claim(self) -> None:
+        """Of two experiments that begin here, one at least sees the mark of the other."""
+        own = self._record.experiment
+        self._send_mark(self._outbox.claim)
+        try:
+            there = self._outbox.marks()
+        except Exception as error:
+            raise StoreError(
+                f"what was sent to {self._remote} cannot be fetched: {error}; correct the syncer's "
+                "download, without which nobody sees whether another experiment is there"
+            ) from error
+        self._refuse_others(there)
+        if own not in there:
+            raise StoreError(
+                f"what was sent to {self._remote} did not come back when it was fetched; correct "
+                "the syncer: its download has to fetch what its upload has put there"
+            )
+        self._send_mark(self._outbox.send_mark)
+
+    def _send_mark(self, send: Callable[[str], None]) -> None:
+        try:
+            send(self._record.experiment)
+        except Exception as error:
+            raise StoreError(
+                f"nothing can be sent to {self._remote}: {error}; correct the syncer or upload_dir"
+            ) from error
+
+    def _refuse_others(self, there: set[str]) -> None:
+        if there - {self._record.experiment}:
             raise ExperimentExistsError(
                 f"another experiment is already in {self._remote}; choose another name, or bring "
                 f'that one here with tune_sync.fetch_experiment("{self._remote}", path, syncer) '
                 "and restore it"
             )
-        self._plan = Plan(published, self._record.touched, self._record.whole)
-        self._save_record()
-        try:
-            self._outbox.send_mark(self._record.experiment)
-        except Exception as error:
-            raise StoreError(
-                f"nothing can be sent to {self._remote}: {error}; correct the syncer or upload_dir"
-            ) from error
-        self._thread.start()
 
     # What the run tells; see `watched.Watcher`
 

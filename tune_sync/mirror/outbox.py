@@ -6,6 +6,7 @@ links to them, which stay as they are while they are sent.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 import uuid
@@ -14,12 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from tune_sync import layout
-from tune_sync.errors import StoreError
+from tune_sync.errors import DamagedError, StoreError
 from tune_sync.mirror.record import MARK_NAME, MIRROR_DIR, experiment_of, mark_json
 from tune_sync.syncers.base import Syncer
 from tune_sync.syncers.choosing import link_or_copy
 
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
 PARCELS_DIR = f"{MIRROR_DIR}/parcels"
+# One directory for each experiment that was begun here: a syncer deletes directories only.
+MARKS_NAME = "marks"
 
 RETRIES = 2
 # Ray's own: what fails for a moment is over by then.
@@ -107,17 +112,39 @@ class Outbox:
             parcel.add_bytes(f"{MIRROR_DIR.rpartition('/')[2]}/{MARK_NAME}", mark_json(experiment))
             self.send_parcel(parcel, layout.INTERNAL_DIR)
 
-    def read_mark(self) -> str:
-        """Which experiment is at the mirror; "" if none can be seen there."""
+    def claim(self, experiment: str) -> None:
+        """Put a mark there whose name no other experiment has; raises what went wrong."""
+        with self.parcel() as parcel:
+            parcel.add_bytes(MARK_NAME, mark_json(experiment))
+            self.send_parcel(parcel, _claim_key(experiment))
+
+    def give_back(self, experiment: str) -> None:
+        """Take the mark of `claim` away. One that stays does no harm to what is there."""
+        try:
+            self.delete(_claim_key(experiment))
+        except Exception as error:
+            logger.warning("%s stays in %s: %s", _claim_key(experiment), self.remote, error)
+
+    def visible_marks(self) -> set[str]:
+        """Which experiments can be seen at the mirror now; none also where nobody answers."""
+        try:
+            return self._fetch_marks(self._once)
+        except DamagedError:
+            raise
+        except Exception:  # a syncer cannot say whether nothing is there, or nobody answers
+            return set()
+
+    def marks(self) -> set[str]:
+        """Which experiments are at the mirror, where there is one; raises what went wrong."""
+        return self._fetch_marks(self._try)
+
+    def _fetch_marks(self, fetch: Callable[[Callable[[], Any]], object]) -> set[str]:
         source = join_remote(self.remote, MIRROR_DIR)
         with self.parcel() as parcel:
-            try:
-                self._start(lambda: self._syncer.sync_down(source, str(parcel.path)))
-                self._syncer.wait()
-            except Exception:  # a syncer cannot say whether nothing is there, or nobody answers
-                return ""
+            fetch(lambda: self._syncer.sync_down(source, str(parcel.path)))
+            found = {path.name for path in (parcel.path / MARKS_NAME).glob("*")}
             mark = parcel.path / MARK_NAME
-            return experiment_of(mark.read_bytes(), source) if mark.is_file() else ""
+            return found | ({experiment_of(mark.read_bytes(), source)} if mark.is_file() else set())
 
     def _try(self, act: Callable[[], Any]) -> None:
         if type(self._syncer).retry is not Syncer.retry:
@@ -127,12 +154,15 @@ class Outbox:
             self._repeat(act)
         self._on_progress()
 
+    def _once(self, act: Callable[[], Any]) -> None:
+        self._start(act)
+        self._syncer.wait()
+
     def _repeat(self, act: Callable[[], Any]) -> None:
         """For a syncer that has no `retry` of its own."""
         for left in range(RETRIES, -1, -1):
             try:
-                self._start(act)
-                self._syncer.wait()
+                self._once(act)
                 return
             except Exception:
                 if not left:
@@ -146,6 +176,10 @@ class Outbox:
                 raise StoreError(
                     f"{type(self._syncer).__name__} did not start a sync: it returned False twice"
                 )
+
+
+def _claim_key(experiment: str) -> str:
+    return f"{MIRROR_DIR}/{MARKS_NAME}/{experiment}"
 
 
 def join_remote(remote: str, key: str) -> str:

@@ -1,7 +1,8 @@
 """A search whose results are in a bucket; prints what came of it, as anybody would read it there.
 
 The argument is that of ``search.py``, and: ``make_bucket``; ``copy``: copy a prefix to another one
-first; ``ship``: give workers the driver's settings of the store in their environment.
+first; ``ship``: give workers the driver's settings of the store in their environment;
+``keys_of``: run nothing, only tell the keys below this path.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import pyarrow.fs as pafs
@@ -17,6 +19,9 @@ import ray
 
 from tests.hosts.drivers import trainables
 from tests.hosts.drivers.search import tuner_of
+
+# On the driver's host, from when the bucket was looked at and training is about to start.
+BEGUN = Path("/tmp/begun")
 
 
 def plain_s3() -> pafs.S3FileSystem:
@@ -52,18 +57,30 @@ def describe_trial(result: Any) -> dict[str, Any]:
         "resumed_at": result.metrics.get("resumed_at"),
         "path": result.checkpoint.path,
         "error": str(result.error or ""),
+        "stored": [stored(*found) for found in result.best_checkpoints],
     }
+
+
+def stored(checkpoint: Any, metrics: dict[str, Any]) -> tuple[str, str]:
+    """The digest of a checkpoint, and that of what was reported."""
+    with checkpoint.as_directory() as local:
+        return trainables.whole_digest(local), metrics["digest"]
 
 
 def main() -> None:
     spec = json.loads(sys.argv[1])
     settings = {k: v for k, v in os.environ.items() if k.startswith("AWS_") and "ship" in spec}
-    ray.init(log_to_driver=False, runtime_env={"env_vars": settings})
     if "make_bucket" in spec:
         plain_s3().create_dir(spec["make_bucket"])
+    if "keys_of" in spec:
+        print("RESULT " + json.dumps({"keys": keys_below(spec["keys_of"])}), flush=True)
+        return
+    ray.init(log_to_driver=False, runtime_env={"env_vars": settings})
     if "copy" in spec:
         copy_prefix(*spec["copy"])
-    results = tuner_of(spec).fit()
+    tuner = tuner_of(spec)
+    BEGUN.touch()
+    results = tuner.fit()
     trials = sorted(map(describe_trial, results), key=lambda t: str(t["path"]))
     found = {
         "driver": socket.gethostname(),

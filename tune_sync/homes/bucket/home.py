@@ -23,7 +23,7 @@ from tune_sync.errors import DamagedError
 from tune_sync.homes.bucket import lease as bucket_lease
 from tune_sync.homes.bucket.commit import BucketCommitter, final_key
 from tune_sync.homes.bucket.snapshot import BucketSnapshot, take_snapshot
-from tune_sync.homes.bucket.streams import ObjectStream
+from tune_sync.homes.bucket.streams import TELL_SIZE, ObjectStream, too_large
 from tune_sync.homes.bucket.view import BucketView, as_directory, as_tree
 from tune_sync.homes.home import Piece
 from tune_sync.homes.store import Info
@@ -137,7 +137,10 @@ class BucketHome:
         return key
 
     def expect(self, key: str, size_bytes: int) -> None:
-        """See `Home.expect`."""
+        """See `Home.expect`. What is too large is told before any of it is sent."""
+        can = self.bucket.capabilities
+        if size_bytes > can.stream_bytes:
+            raise too_large(can.stream_bytes, can.larger)
         with self._parts:
             self._sizes[key] = size_bytes
 
@@ -322,11 +325,14 @@ class BucketHome:
 
     def _new_stream(self, key: str, size_bytes: int | None = None) -> ObjectStream:
         target, (checkpoint, attempt, _) = final_key(key), _own_parts(key)
+        can = self.bucket.capabilities
+        is_told = size_bytes is not None
         return ObjectStream(
             partial(self._put_own, key),
             lambda chunks: self.bucket.put_stream(target, chunks, size_bytes),
             partial(self.committer.check_attempt, checkpoint, attempt),
-            size_bytes,
+            can.stream_bytes if is_told else can.unknown_bytes,
+            can.larger if is_told or can.larger else TELL_SIZE,
         )
 
     def _put_own(self, key: str, data: bytes) -> str:

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 
-from tune_sync.buckets.bucket import MAX_OBJECT_BYTES, MAX_UNKNOWN_BYTES
+from tune_sync.buckets.bucket import MAX_UNKNOWN_BYTES
 from tune_sync.buckets.pieces import piece_of
 from tune_sync.errors import ConfigError
 
@@ -21,6 +21,17 @@ LOOK_S = 0.5
 WHOLE_BYTES = 16 << 20
 
 
+TELL_SIZE = "report it with tune_sync.Checkpoint.from_directory, which tells the size"
+
+
+def too_large(limit_bytes: int, larger: str) -> ConfigError:
+    """The error for a file that does not fit into one object."""
+    way_out = larger or "divide it"
+    return ConfigError(
+        f"a file of more than {limit_bytes} bytes does not fit into an object here: {way_out}"
+    )
+
+
 class GivenUpError(Exception):
     """The writer gave up the object."""
 
@@ -32,17 +43,19 @@ class ObjectStream:
         put_whole: Stores all bytes of an object, by one request.
         put: Stores chunks as one object and returns its e-tag; raises what an iterator raises.
         check: Called before the last chunk is let go; raises if the object is not to appear.
-        size_bytes: How many there will be; None if that is not known.
+        limit_bytes: How many there may be.
+        larger: What to do about a larger file, for messages.
     """
 
     def __init__(
         self, put_whole: Callable[[bytes], str], put: Callable[[Iterator[memoryview]], str],
-        check: Callable[[], None], size_bytes: int | None = None,
+        check: Callable[[], None], limit_bytes: int = MAX_UNKNOWN_BYTES, larger: str = "",
     ) -> None:  # fmt: skip
         self._put_whole = put_whole
         self._put = put
         self._check_own = check
-        self._limit_bytes = MAX_OBJECT_BYTES if size_bytes is not None else MAX_UNKNOWN_BYTES
+        self._limit_bytes = limit_bytes
+        self._larger = larger
         self._held: list[memoryview] = []
         self._waiting: queue.Queue[memoryview | None] = queue.Queue(CHUNKS_WAITING_COUNT)
         self._given_up = threading.Event()
@@ -56,11 +69,7 @@ class ObjectStream:
         view = memoryview(data)
         self.taken_bytes += len(view)
         if self.taken_bytes > self._limit_bytes:
-            raise ConfigError(
-                f"a file of more than {self._limit_bytes} bytes does not fit into an object that "
-                "is begun before its size is known: report it with "
-                "tune_sync.Checkpoint.from_directory, which tells the size"
-            )
+            raise too_large(self._limit_bytes, self._larger)
         if self._thread is None and self.taken_bytes > WHOLE_BYTES:
             self._start()
         for start in range(0, len(view), PIECE_BYTES):

@@ -1,0 +1,55 @@
+"""An S3 server on a host of its own, and a proxy there that does to requests what it is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.bed import Cluster
+from tests.stores.proxy import proxy_argv, write_faults
+from tests.stores.seaweed import KEY, SECRET, config_file, weed_argv
+
+HOST = "store"
+PORTS = (8333, 9333, 9340, 8888, 8181, 23646)
+PROXY_PORT = 8444
+READY_TIMEOUT_S = 30.0
+LOOK = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 1)"
+FAULTS = "/tmp/faults"
+
+
+def start_store(cluster: Cluster, users: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Start the server on the bare host "store"; returns its URL. See `seaweed` for `users`."""
+    address = cluster.addresses[HOST]
+    cluster.exec(HOST, ["mkdir", "-p", "/tmp/weed"])
+    argv = weed_argv(Path("/tmp/weed"), address, PORTS)
+    if users is not None:
+        config_file(cluster.host(HOST).path("/tmp/weed"), users)
+        argv += ["-s3.config=/tmp/weed/users.json", "-s3.autoCreateBucket=false"]
+    env = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+    with open(cluster.dir / "store.log", "wb") as log:
+        cluster.popen(HOST, argv, env, stdout=log, stderr=log)
+    wait_ready(cluster, PORTS[0])
+    return f"http://{address}:{PORTS[0]}"
+
+
+def start_proxy(cluster: Cluster, endpoint_url: str) -> tuple[str, Path]:
+    """Start a proxy there; returns its URL, and the file for `write_faults` on this machine."""
+    address, faults = cluster.addresses[HOST], cluster.host(HOST).path(FAULTS)
+    write_faults(faults)
+    argv = proxy_argv(endpoint_url, FAULTS, address, PROXY_PORT)
+    argv[0] = str(cluster.python)
+    with open(cluster.dir / "proxy.log", "wb") as log:
+        cluster.popen(HOST, argv, stdout=log, stderr=log)
+    wait_ready(cluster, PROXY_PORT)
+    return f"http://{address}:{PROXY_PORT}", faults
+
+
+def wait_ready(cluster: Cluster, port: int) -> None:
+    deadline_s = time.monotonic() + READY_TIMEOUT_S
+    look = [str(cluster.python), "-c", LOOK, cluster.addresses[HOST], str(port)]
+    while cluster.exec("head", look, check=False).returncode:
+        if time.monotonic() > deadline_s:
+            logs = [path.read_text()[-2000:] for path in sorted(cluster.dir.glob("*o*.log"))]
+            raise TimeoutError("\n".join(logs))
+        time.sleep(0.1)

@@ -1,0 +1,111 @@
+"""A mirror begins where no other experiment is, and where what is sent can be fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.bed.tree import tree_digest
+from tests.unit.test_mirror import (
+    NO_TRIALS,
+    TIMEOUT_S,
+    Notebook,
+    publish,
+    start,
+    write_state,
+)
+from tune_sync.errors import ExperimentExistsError, StoreError
+from tune_sync.run import Run
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "home/exp"
+
+
+@pytest.fixture
+def syncer(tmp_path: Path) -> Notebook:
+    return Notebook(tmp_path / "remote/exp")
+
+
+@pytest.fixture
+def runs() -> Iterator[list[Run]]:
+    opened: list[Run] = []
+    yield opened
+    for run in opened:
+        run.close()
+
+
+def test_another_experiment_there_is_refused_before_anything_is_sent(
+    root: Path, tmp_path: Path, runs: list[Run], syncer: Notebook
+) -> None:
+    publish(start(root, runs, syncer), 0)
+    write_state(runs[0], NO_TRIALS)
+    runs[0].flush(TIMEOUT_S)
+    runs[0].close()
+    before = list(syncer.notes)
+    with pytest.raises(ExperimentExistsError, match=r"another name.*fetch_experiment"):
+        start(tmp_path / "elsewhere/exp", runs, syncer)
+    assert syncer.notes == before
+    start(root, runs, syncer, "resume").flush(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("failing_count", [1, 2])
+def test_another_experiment_that_a_first_download_does_not_show_is_refused_too(
+    root: Path, tmp_path: Path, runs: list[Run], syncer: Notebook, failing_count: int
+) -> None:
+    publish(start(root, runs, syncer), 0)
+    write_state(runs[0], NO_TRIALS)
+    runs[0].flush(TIMEOUT_S)
+    runs[0].close()
+    before = tree_digest(syncer.top)
+    syncer.failing_downloads_count = failing_count
+    with pytest.raises(ExperimentExistsError, match=r"another name.*fetch_experiment"):
+        start(tmp_path / "elsewhere/exp", runs, syncer)
+    assert tree_digest(syncer.top) == before  # its mark is gone again
+    start(root, runs, syncer, "resume").flush(TIMEOUT_S)
+
+
+def test_of_two_experiments_that_begin_at_once_one_at_least_is_refused(
+    root: Path, tmp_path: Path, runs: list[Run], syncer: Notebook
+) -> None:
+    syncer.stops = lambda note: note.startswith("up .tune_sync/mirror/marks")
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(start, root, runs, syncer)
+        assert syncer.stopped.wait(TIMEOUT_S)  # it has looked, and found itself alone
+        start(tmp_path / "elsewhere/exp", runs, Notebook(syncer.top))
+        syncer.go_on.set()
+        with pytest.raises(ExperimentExistsError):
+            first.result(TIMEOUT_S)
+    assert len(list((syncer.top / ".tune_sync/mirror/marks").iterdir())) == 1
+
+
+def test_a_download_that_fails_is_told_before_training(
+    root: Path, runs: list[Run], syncer: Notebook
+) -> None:
+    syncer.failing_downloads_count = 100
+    with pytest.raises(StoreError, match=r"cannot be fetched: no way back; correct .* download"):
+        start(root, runs, syncer)
+    assert not list(syncer.top.rglob("*.json"))
+    runs[0].close()
+    syncer.failing_downloads_count = 0
+    start(root, runs, syncer, "resume").flush(TIMEOUT_S)
+
+
+def test_a_download_that_brings_nothing_is_told_before_training(
+    root: Path, runs: list[Run], syncer: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncer, "sync_down", lambda *args: True)
+    with pytest.raises(StoreError, match=r"did not come back .* correct the syncer"):
+        start(root, runs, syncer)
+
+
+def test_a_place_that_nothing_can_be_sent_to_is_told_at_once(
+    root: Path, runs: list[Run], syncer: Notebook
+) -> None:
+    syncer.fails = lambda note: True
+    with pytest.raises(StoreError, match=r"nothing can be sent to .*no way to .*upload_dir"):
+        start(root, runs, syncer)
