@@ -80,6 +80,10 @@ class NodeAgent:
         """See `StagingAgent.has_room`."""
         return self._sender.has_room()
 
+    def make_room(self) -> None:
+        """See `StagingAgent.make_room`."""
+        self._sender.make_room()
+
     def wake(self) -> None:
         """See `StagingAgent.wake`."""
         self._sender.wake()
@@ -159,6 +163,10 @@ class RayStagingAgent:
     def has_room(self) -> bool:
         """See `StagingAgent.has_room`."""
         return bool(self._ask("has_room"))
+
+    def make_room(self) -> None:
+        """See `StagingAgent.make_room`."""
+        self._ask("make_room")
 
     def wake(self) -> None:
         """See `StagingAgent.wake`."""

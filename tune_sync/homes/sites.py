@@ -33,6 +33,12 @@ class RunLease(Protocol):
     def release(self) -> None:
         """Give it back."""
 
+    def leave(self) -> None:
+        """Give it back, and let agents of this run write until the next one takes it."""
+
+    def hand_back(self) -> None:
+        """Give it back to the dead run that had it before, if there was one."""
+
 
 class DriverHome(Home, Protocol):
     """A home as its own driver sees it.

@@ -31,7 +31,7 @@ from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
 from tune_sync.errors import DamagedError, FixCallError, NotWholeError, PutConflictError
 from tune_sync.homes.bucket.put import put_own
-from tune_sync.homes.bucket.records import READS_COUNT, BucketRecords, age
+from tune_sync.homes.bucket.records import READS_COUNT, BucketRecords
 from tune_sync.homes.bucket.staging import (
     BEGUN,
     OVER,
@@ -50,7 +50,7 @@ from tune_sync.homes.bucket.staging import (
     order_from_json,
     settle,
 )
-from tune_sync.homes.commit import Recovery
+from tune_sync.homes.recorded import Recovery, age
 from tune_sync.manifest import (
     FORMAT_VERSION,
     FileEntry,

@@ -52,7 +52,6 @@ class BucketHome:
     """
 
     in_place = True
-    staged_at = ""
     # Google refuses to write one object more than once a second.
     rewrite_s = 1.0
 
@@ -198,6 +197,10 @@ class BucketHome:
         known = self._etags.get(layout.staged_key(checkpoint, seal.attempt), {})
         guard.checkpoint(checkpoint, self._depth)
         self.committer.seal(checkpoint, seal, etags=dict(known), may_put=fence.result)
+
+    def reported_as(self, attempt: str) -> str:
+        """See `Home.reported_as`."""
+        return attempt
 
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """See `Home.commit_file`. An object is always durable, and replaced whole."""
