@@ -108,9 +108,7 @@ class Run:
                 run.saved_trials = saved_trials(run.home, site.where)
             if on_existing == "error" and site.holds_experiment():  # it came up since we looked
                 _make_way(site, on_existing)
-            _log_recovery(site.where, run.home.committer.recover())
-            if run.home.in_place:
-                run._taken = set(run.home.published_keys())
+            run.recover()
         except BaseException:
             run.give_back()
             raise
@@ -120,6 +118,12 @@ class Run:
         for other in replaced:
             other.give_back()
         return run
+
+    def recover(self) -> None:
+        """Publish what earlier runs have left in staging, or drop it. Before training begins."""
+        _log_recovery(self.where, self.home.committer.recover())
+        if self.home.in_place:
+            self._taken = set(self.home.published_keys())
 
     def publish(
         self, checkpoint: str, strict: bool, attempts: Collection[str],

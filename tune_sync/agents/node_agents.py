@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from tune_sync.agents.home_agent import NAMESPACE
-from tune_sync.agents.node_agent import agent_name, names_of
+from tune_sync.agents.names import agent_name, names_of
 from tune_sync.behind.behind import NodeLostError
 from tune_sync.sending.orders import News, Orders
 from tune_sync.spec import Spec
@@ -70,12 +71,15 @@ def _is_alive(node: str) -> bool:
     return any(found["NodeID"] == node and found["Alive"] for found in ray.nodes())
 
 
-def finish_earlier(where: str, timeout_s: float) -> None:
+def finish_earlier(
+    where: str, timeout_s: float, options: Mapping[str, Any] | None = None
+) -> None:
     """Wait until the agents of an earlier run of an experiment have sent what they have.
 
     Args:
         where: The experiment directory.
         timeout_s: Go on if nothing moves for so long.
+        options: `SyncConfig.storage_options`, which may have gone with that run's driver.
     """
     names = [
         found["name"]
@@ -83,15 +87,17 @@ def finish_earlier(where: str, timeout_s: float) -> None:
         if found["namespace"] == NAMESPACE and str(found["name"]).startswith(names_of(where))
     ]
     for name in names:
-        _finish(where, name, timeout_s)
+        _finish(where, name, timeout_s, options)
 
 
-def _finish(where: str, name: str, timeout_s: float) -> None:
+def _finish(
+    where: str, name: str, timeout_s: float, options: Mapping[str, Any] | None
+) -> None:
     moved_s, said_s, sent_bytes = time.monotonic(), 0.0, -1
     while True:
         try:
             handle = ray.get_actor(name, namespace=NAMESPACE)
-            news: News = ray.get(handle.finish.remote(), timeout=ANSWER_TIMEOUT_S)
+            news: News = ray.get(handle.finish.remote(options), timeout=ANSWER_TIMEOUT_S)
         except (ValueError, RayActorError, GetTimeoutError) as error:
             logger.warning("%s: an agent of an earlier run does not answer: %s", where, error)
             return

@@ -136,13 +136,15 @@ class NodeSender:
         with self._changed:
             return self._news(Orders())
 
-    def end(self) -> None:
-        """End the threads, and remove the staging directory."""
+    def end(self, *, leave: bool = False) -> None:
+        """End the threads, and remove the staging directory, unless it is to be left."""
         with self._changed:
             self._is_ending = True
             self._changed.notify_all()
         for thread in self._threads:
             thread.join(LOOK_S)
+        if leave:
+            return
         shutil.rmtree(self._copies.root, ignore_errors=True)
         with suppress(OSError):  # another node of this machine may use it
             self._copies.root.parent.rmdir()
