@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tune_sync.kwargs import restore_kwargs, run_config_kwargs
     from tune_sync.mirror.experiment_copy import fetch_experiment
     from tune_sync.ray_adapter import RunConfig
+    from tune_sync.resume import restore_or_start
     from tune_sync.run import cleanup
     from tune_sync.syncers.base import Syncer
     from tune_sync.syncers.callback import CallbackSyncer
@@ -38,6 +39,7 @@ _HOMES = {
     "fetch_experiment": "mirror.experiment_copy",
     "inner_run_config": "inner",
     "restore_kwargs": "kwargs",
+    "restore_or_start": "resume",
     "run_config_kwargs": "kwargs",
 }
 
@@ -55,6 +57,7 @@ __all__ = [
     "fetch_experiment",
     "inner_run_config",
     "restore_kwargs",
+    "restore_or_start",
     "run_config_kwargs",
 ]
 

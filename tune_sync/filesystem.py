@@ -31,6 +31,7 @@ from tune_sync.homes.bucket.site import BucketSite
 from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.shared.home import MARKER, SharedHome
 from tune_sync.homes.shared.site import SharedSite
+from tune_sync.homes.sites import LocalSite, Site
 from tune_sync.layout import Kind, Place
 from tune_sync.run import Run
 from tune_sync.sent_files import SentFiles
@@ -140,14 +141,15 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if self.run is None or self.run.closed:
             timeout_s, depth = self.spec.options.timeout_s, self.spec.options.checkpoint_depth
             finish = partial(self.connector.finish_earlier, self.spec)
-            self.run = Run.open(self._site(), self.on_existing, timeout_s, depth, finish)
+            self.run = Run.open(self.site(), self.on_existing, timeout_s, depth, finish)
             self.spec = replace(self.spec, owner=self.run.owner)
         return self.run
 
-    def _site(self) -> Path | BucketSite | SharedSite:
+    def site(self) -> Site:
+        """The experiment directory, as a run takes it. Makes no request."""
         if not self.spec.scheme:
             root = Path(self.experiment_root)
-            return SharedSite(root) if self.spec.options.shared else root
+            return SharedSite(root) if self.spec.options.shared else LocalSite(root)
         options = self.connector.storage_options(self.spec)
         return BucketSite(BucketUrl(self.spec.scheme, self.experiment_root), options)
 

@@ -246,7 +246,7 @@ class Run:
     def close(self) -> None:
         """Sweep what is left in staging, and give the directory back. May be called twice.
 
-        If nodes have something that is not stored, they go on sending it, and the next run finds it.
+        If nodes have something that is not stored, they go on sending it; the next run finds it.
         """
         if self.closed:
             return

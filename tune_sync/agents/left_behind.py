@@ -1,4 +1,4 @@
-"""Asks all nodes of a cluster for what an earlier run of an experiment has left in their staging."""
+"""Asks all nodes for what an earlier run of an experiment has left in their staging."""
 
 from __future__ import annotations
 

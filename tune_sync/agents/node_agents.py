@@ -71,9 +71,7 @@ def _is_alive(node: str) -> bool:
     return any(found["NodeID"] == node and found["Alive"] for found in ray.nodes())
 
 
-def finish_earlier(
-    where: str, timeout_s: float, options: Mapping[str, Any] | None = None
-) -> None:
+def finish_earlier(where: str, timeout_s: float, options: Mapping[str, Any] | None = None) -> None:
     """Wait until the agents of an earlier run of an experiment have sent what they have.
 
     Args:
@@ -90,9 +88,7 @@ def finish_earlier(
         _finish(where, name, timeout_s, options)
 
 
-def _finish(
-    where: str, name: str, timeout_s: float, options: Mapping[str, Any] | None
-) -> None:
+def _finish(where: str, name: str, timeout_s: float, options: Mapping[str, Any] | None) -> None:
     moved_s, said_s, sent_bytes = time.monotonic(), 0.0, -1
     while True:
         try:

@@ -49,6 +49,10 @@ class AttemptHere:
         """What is here of a file."""
         return self.files.setdefault(key, FileHere())
 
+    def has_spilled(self) -> bool:
+        """Whether it is at the destination."""
+        return bool(self.there)
+
     def key_there(self, key: str) -> str:
         """The same key at the destination."""
         here = layout.staged_key(self.checkpoint, self.name)

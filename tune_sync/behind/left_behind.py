@@ -189,7 +189,7 @@ def _send(copies: StagedCopies, checkpoint: str, seal: Seal, home: Home) -> bool
 
 def _locked(directory: Path) -> IO[str] | None:
     """The lock in a directory; None if another process has it."""
-    lock = open(directory / LOCK, "a")  # noqa: SIM115: it is held by being open
+    lock = open(directory / LOCK, "a")  # noqa: SIM115
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -178,9 +178,9 @@ class SpillingHome:
         if attempt is None:
             put(self._local, lambda key: key)
             return
-        while not attempt.there:
+        while not attempt.has_spilled():
             with attempt.writing():
-                if attempt.there:
+                if attempt.has_spilled():
                     break
                 try:
                     put(self._local, lambda key: key)
@@ -287,7 +287,7 @@ class SpillingHome:
     def _no_way(self, checkpoint: str, errors: Sequence[Exception]) -> StoreFullError:
         return StoreFullError(
             errno.ENOSPC,
-            f"{checkpoint}: node {self._node} cannot stage in {self._local.root} ({errors[0]}), and "
-            f"its destination does not take it either ({errors[-1]}); make room there, choose "
+            f"{checkpoint}: node {self._node} cannot stage in {self._local.root} ({errors[0]}), "
+            f"and its destination does not take it either ({errors[-1]}); make room there, choose "
             "another staging_dir, or see to it that the destination answers",
         )

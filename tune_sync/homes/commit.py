@@ -210,7 +210,7 @@ class Committer:
     # After a crash
 
     def recover(self) -> Recovery:
-        """Complete what was placed or may have been, drop the rest. For the owner of the lease only.
+        """Complete what was placed or may have been, drop the rest. For the lease's owner only.
 
         After the end of another driver: nobody else knows by now what was reported.
         """

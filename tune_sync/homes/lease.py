@@ -130,7 +130,7 @@ class Lease:
         self._give_to(None)
 
     def leave(self) -> None:
-        """As `release`, but agents of this run may still write: whoever comes next takes it at once.
+        """As `release`, but its agents may still write, until the next one takes it, at once.
 
         For a run that ends, and whose nodes still send what they have.
         """
