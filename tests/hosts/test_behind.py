@@ -82,6 +82,17 @@ def test_reports_do_not_wait_for_the_cable_and_all_is_home_at_the_end(cluster: C
         assert staged_on(cluster, name) == []
 
 
+def test_a_full_staging_disk_sends_reports_to_their_destination(cluster: Cluster) -> None:
+    cluster.small_disk("w1", "/srv/staging", 2 * FILE_BYTES)
+    trials = [{"file_count": 4, "file_bytes": FILE_BYTES, "host": "w1", "steps": 2}]
+    sync = {**STAGED, "staging_dir": "/srv/staging"}
+    found = search(cluster, name="full", sync=sync, trials=trials)
+    cluster.unmount("w1", "/srv/staging")
+    assert found["errors"] == []
+    assert_sound(found)
+    assert_stored(found["trials"][0], 2)
+
+
 @pytest.mark.slow
 def test_a_killed_agent_comes_back_and_sends_what_is_on_the_disk(cluster: Cluster) -> None:
     root = experiment(cluster, "agent")
@@ -133,7 +144,9 @@ def test_a_killed_driver_does_not_keep_what_is_staged_from_arriving(cluster: Clu
     found = search(cluster, name="driver", restore=f"{RESULTS}/driver")
     assert found["errors"] == []
     assert_sound(found)
-    assert set(stored_digests(found["trials"][0])) == {0, 1, 2, 3}, "it waited for the rest"
+    (trial,) = found["trials"]
+    assert set(stored_digests(trial)) == {0, 1, 2, 3}
+    assert len(trial["reported"]) == 4, "it waited for the rest, and nothing was done twice"
     wait_for(lambda: not agents(cluster, "w1"), "the agent of the first driver to end")
 
 

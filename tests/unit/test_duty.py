@@ -26,7 +26,7 @@ HERE = Holder.here("mine", NOW_S)
         pytest.param(replace(HERE, process_start="1"), Step.SEND_ALL, id="died here"),
         pytest.param(HERE.left, Step.SEND_ALL, id="left, and its process lives"),
         pytest.param(FAR.left, Step.SEND_ALL, id="left elsewhere"),
-        pytest.param(replace(FAR, owner="other"), Step.END, id="taken over"),
+        pytest.param(replace(FAR, owner="other"), Step.LEAVE, id="taken over"),
         pytest.param(replace(FAR, owner=f"{TIDYING}1"), Step.STAY, id="tidied just now"),
     ],
 )

@@ -54,6 +54,8 @@ def send_left_behind(spec: Spec, connector: Connector, wanted: Wanted) -> list[s
         connector: How to reach the destination.
         wanted: Says what is sent.
     """
+    if ray.util.client.ray.is_connected():
+        return []  # as for `finish_earlier`
     names = [str(found["name"]) for found in ray.util.list_named_actors(all_namespaces=True)
              if found["namespace"] == NAMESPACE]  # fmt: skip
     plain = replace(spec, options=spec.options.without_staging()).to_plain()

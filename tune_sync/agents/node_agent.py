@@ -158,12 +158,19 @@ class NodeAgent:
         if step is Step.SEND_ALL:
             self._sender.go_on_alone()
             return Step.END if self._sender.is_idle else Step.STAY
-        if step is Step.END and not self._sender.is_idle:
-            logger.warning(
-                "%s: its run has ended, and what this node had still staged for it is removed",
-                self._spec.where,
-            )  # fmt: skip
+        if step is Step.LEAVE:
+            return self._taken_over()
         return step
+
+    def _taken_over(self) -> Step:
+        """Another run goes on without what is here; if that dies early, it is of use again."""
+        if self._sender.is_idle:
+            return Step.END
+        logger.warning(
+            "%s: another run has it, and goes on without what this node had staged in %s",
+            self._spec.where, self._root,
+        )  # fmt: skip
+        return Step.LEAVE
 
     def _without_options(self) -> Step:
         """Nothing can be sent, nor be asked: leave it for the next restore on this node."""

@@ -59,8 +59,16 @@ class OptionsKeeper:
 
 def keep_options(name: str, agents: str, options: Mapping[str, Any]) -> None:
     """Tell the keeper `name`, which is started on this node if there is none. Does not wait."""
+    try:
+        keeper = ray.get_actor(name, namespace=NAMESPACE)
+    except ValueError:
+        keeper = _start(name, agents)
+    keeper.keep.remote(dict(options))
+
+
+def _start(name: str, agents: str) -> Any:
     here = ray.get_runtime_context().get_node_id()
-    keeper = (
+    return (
         ray.remote(OptionsKeeper)
         .options(
             name=name,
@@ -73,4 +81,3 @@ def keep_options(name: str, agents: str, options: Mapping[str, Any]) -> None:
         )
         .remote(name, agents)
     )
-    keeper.keep.remote(dict(options))

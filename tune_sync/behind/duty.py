@@ -3,7 +3,7 @@
 | the lease | what the agent does |
 |---|---|
 | has gone | ends: the run has ended and all is stored, or the experiment was removed |
-| is another run's | ends: that run goes on without what is here |
+| is another run's | ends: that run goes on without what is here, which the next restore looks at |
 | is held while the directory is tidied | waits |
 | is beating | waits for the driver |
 | is silent, or was left | sends all, then ends |
@@ -41,6 +41,6 @@ def next_step(holder: Holder | None, owner: str, now_s: float) -> Step:
     if holder.owner.startswith(TIDYING):
         return Step.STAY
     if holder.owner != owner:
-        return Step.END
+        return Step.LEAVE
     is_alive = not holder.is_surely_dead and holder.age_s(now_s) < SILENT_S
     return Step.STAY if is_alive else Step.SEND_ALL
