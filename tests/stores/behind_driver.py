@@ -1,7 +1,8 @@
 """A search that stages, in a process that may be killed; its settings are one JSON argument.
 
 Fields: `name`, `url`, `options` (`storage_options`), `staging`, `notes`: a directory where each
-report is noted that has returned; `address` of a Ray cluster, or none for its own; `restore`.
+report is noted that has returned; `address` of a Ray cluster, or none for its own; `restore`;
+`sync_timeout`; `last`: the trial ends before this step, unless it is resumed.
 
 The trial reports step 0, waits for the file `go`, reports steps 1 to 3 and waits to be killed.
 When it is resumed it waits for `again`, and reports steps 4 and 5. Prints `RESULT` and what came
@@ -22,7 +23,7 @@ from ray import tune
 
 from tests.hosts.drivers.trainables import read_checkpoint, write_checkpoint
 from tune_sync import RunConfig, SyncConfig, restore_kwargs
-from tune_sync.errors import LeaseHeldError
+from tune_sync.errors import LeaseHeldError, NotStoredError
 
 HOLDS_AT, STEPS = 4, 6
 
@@ -40,6 +41,8 @@ def notes_steps(config: dict[str, Any]) -> None:
             first = read_checkpoint(directory)["step"] + 1
         wait_for(notes / "again")
     for step in range(first, STEPS):
+        if first == 0 and step == config["last"]:
+            return
         if first == 0 and step in (1, HOLDS_AT):
             wait_for(notes / ("go" if step == 1 else "never"))
         with tempfile.TemporaryDirectory() as made:
@@ -55,10 +58,10 @@ def tuner_of(spec: dict[str, Any]) -> tune.Tuner:
         return tune.Tuner.restore(trainable=notes_steps, resume_errored=True, **place)
     sync_config = SyncConfig(
         upload_dir=spec["url"], storage_options=spec["options"], wait_for="staged",
-        staging_dir=spec["staging"],
+        staging_dir=spec["staging"], sync_timeout=spec.get("sync_timeout", 120),
     )  # fmt: skip
     return tune.Tuner(
-        notes_steps, param_space={"notes": spec["notes"]},
+        notes_steps, param_space={"notes": spec["notes"], "last": spec.get("last", STEPS)},
         run_config=RunConfig(name=spec["name"], sync_config=sync_config, verbose=1),
     )  # fmt: skip
 
@@ -71,6 +74,9 @@ def main() -> None:
         (result,) = tuner_of(spec).fit()
     except LeaseHeldError as error:
         print("RESULT", json.dumps({"held": str(error)}), flush=True)
+        return
+    except NotStoredError as error:
+        print("RESULT", json.dumps({"not_stored": str(error)}), flush=True)
         return
     rows = [json.loads(line) for line in result.filesystem.open_input_stream(
         f"{result.path}/result.json").readall().decode().splitlines()]  # fmt: skip

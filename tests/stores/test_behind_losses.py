@@ -209,6 +209,39 @@ def test_a_restore_beside_an_agent_that_still_sends_waits_for_it(
     assert sorted(place.published("beside")) == [f"checkpoint_{n:06d}.json" for n in range(STEPS)]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_driver_that_is_told_to_stop_loses_nothing(
+    place: Place, address: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    search = Search(place, number.name, tmp_path, address)
+    driver = search.start_and_stage()
+    driver.send_signal(number)
+    place.faults.passes.set()
+    out, _ = driver.communicate(timeout=TIMEOUT_S)
+    wait_until(lambda: len(place.sealed(number.name)) == HOLDS_AT, f"all to arrive: {out}")
+    (search.notes / "again").touch()
+    found = result_of(search.drive(restore=True))
+    assert (found["error"], found["resumed_at"], found["step"]) == ("", HOLDS_AT, STEPS - 1)
+
+
+def test_after_its_deadline_fit_raises_and_what_it_named_is_sent_and_restores(
+    place: Place, address: str, tmp_path: Path
+) -> None:
+    search = Search(place, "late", tmp_path, address)
+    driver = search.drive(sync_timeout=5, last=HOLDS_AT)
+    wait_until(lambda: bool(place.published("late")), "the first one", driver)
+    place.faults.passes.clear()
+    (search.notes / "go").touch()
+    found = result_of(driver)
+    assert "checkpoint_000003" in found["not_stored"]
+    assert len(place.sealed("late")) == 1
+    place.faults.passes.set()
+    wait_until(lambda: len(place.sealed("late")) == HOLDS_AT, "the agent to send the rest")
+    (search.notes / "again").touch()
+    again = result_of(search.drive(restore=True))
+    assert (again["error"], again["resumed_at"], again["step"]) == ("", HOLDS_AT, STEPS - 1)
+
+
 def test_what_a_machine_had_staged_when_it_went_down_is_sent_by_the_next_restore(
     place: Place, tmp_path: Path
 ) -> None:

@@ -63,6 +63,7 @@ class NodeAgent:
         self._root = Path(root)
         self._connector = connector
         self._is_closing = False
+        self._has_swept = False
         self._claim = Claim(self._root, spec.where)
         if spec.scheme:
             connector.storage_options(spec)  # as long as whoever knows them is there
@@ -126,19 +127,25 @@ class NodeAgent:
         )
 
     def _watch(self) -> None:
-        sweep_old(self._root.parents[1], time.time())
         stop, step = threading.Event(), Step.STAY
-        while step not in (Step.END, Step.LEAVE):
+        while step is Step.STAY:
             try:
-                self._claim.renew()
                 self._share_options()
-                stop.wait(WATCH_S)
+                self._claim.renew()
+                self._sweep_once()
                 step = self._next_step()
             except Exception as error:  # the destination does not answer: look again later
                 logger.debug("%s: %s", self._name, error)
+            if step is Step.STAY:
+                stop.wait(WATCH_S)
         self._sender.end(leave=step is Step.LEAVE)
         with suppress(ValueError, RayError):
             ray.kill(ray.get_actor(self._name, namespace=NAMESPACE), no_restart=True)
+
+    def _sweep_once(self) -> None:
+        if not self._has_swept:
+            self._has_swept = True
+            sweep_old(self._root.parents[1], time.time())
 
     def _share_options(self) -> None:
         """Give the options to whoever keeps them for agents that are started again."""
