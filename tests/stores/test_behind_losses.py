@@ -27,6 +27,8 @@ pytestmark = pytest.mark.slow
 
 URL = "s3://bucket/results"
 TIMEOUT_S = 150.0
+# An agent that can send begins within that.
+SETTLE_S = 5.0
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -138,10 +140,14 @@ def result_of(driver: subprocess.Popen[str]) -> dict[str, Any]:
     return {**found, "out": out}
 
 
+def actors(kind: str) -> list[int]:
+    """Processes of actors in the cluster of this process."""
+    return sorted(p for p in descendants(os.getpid()) if title(p).startswith(f"ray::{kind}"))
+
+
 def agents_of_tests() -> list[int]:
-    """Node agents that this process, or a child of it, has started."""
-    found = [pid for pid in descendants(os.getpid()) if title(pid).startswith("ray::NodeAgent")]
-    return sorted(found)
+    """Node agents."""
+    return actors("NodeAgent")
 
 
 def title(pid: int) -> str:
@@ -192,6 +198,23 @@ def test_driver_and_agent_die_all_arrives_and_one_of_two_restores_goes_on(
     assert sorted(place.published("both")) == [f"checkpoint_{n:06d}.json" for n in range(STEPS)]
     wait_until(lambda: not agents_of_tests(), "all agents to end")
     assert not list(search.staging.rglob("seal.json"))
+
+
+def test_an_agent_to_whom_nobody_tells_the_options_gets_them_from_the_restore(
+    place: Place, address: str, tmp_path: Path
+) -> None:
+    search = Search(place, "untold", tmp_path, address)
+    kill(search.start_and_stage())
+    (agent,) = agents_of_tests()
+    for pid in (*actors("OptionsKeeper"), agent):
+        os.kill(pid, signal.SIGKILL)
+    place.faults.passes.set()
+    wait_until(lambda: agents_of_tests() not in ([], [agent]), "a new agent")
+    time.sleep(SETTLE_S)
+    assert len(place.sealed("untold")) == 1, "with whose credentials?"
+    (search.notes / "again").touch()
+    found = result_of(search.drive(restore=True))
+    assert (found["error"], found["resumed_at"]) == ("", HOLDS_AT), found["out"]
 
 
 def test_a_restore_beside_an_agent_that_still_sends_waits_for_it(
