@@ -222,8 +222,9 @@ def test_what_was_reported_before_it_grew_stays_on_the_node(tmp_path: Path) -> N
     assert published(home, [upload.reported_as]) == {"two": SMALL, "more": SMALL}
 
 
-def test_a_spilled_attempt_can_be_given_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("full_at", [0, 2, 5, 100])
+def test_an_attempt_can_be_given_up_wherever_it_is(tmp_path: Path, full_at: int) -> None:
     home = LocalHome(tmp_path / "home")
-    upload = report(Staging(home, Tight(tmp_path / "node", 2)), tmp_path)
+    upload = report(Staging(home, Tight(tmp_path / "node", full_at)), tmp_path)
     upload.abort()
-    assert not list((tmp_path / "home").rglob("large"))
+    assert not [f for top in ("home", "node") for f in (tmp_path / top).rglob("large")]

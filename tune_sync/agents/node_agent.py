@@ -110,15 +110,14 @@ class NodeAgent:
     # Inside
 
     def _open_home(self) -> Home:
-        if self._lacks_options:
+        if self._has_lost_options():
             raise StoreDeniedError(
                 f"the storage_options of {self._spec.where} have gone with its driver; restore the "
                 "experiment with them, and this node sends what it has staged"
             )
         return self._connector.home(self._spec)
 
-    @property
-    def _lacks_options(self) -> bool:
+    def _has_lost_options(self) -> bool:
         """Whether there were `storage_options`, and nobody knows them any more."""
         spec = self._spec
         had_some = spec.scheme and spec.address is not None and spec.address.agent_name
@@ -159,7 +158,7 @@ class NodeAgent:
             return Step.END
         if self._sender.unheard_s < UNHEARD_S:
             return Step.STAY
-        if self._lacks_options:
+        if self._has_lost_options():
             return self._without_options()
         step = next_step(self._holder(), self._spec.owner, time.time())
         if step is Step.SEND_ALL:

@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 # How often it looks again if there is neither room here nor an answer of the destination.
 LOOK_S = 1.0
+# Less than that is no room: free space goes up and down on any disk that is used.
+ROOM_BYTES = 1 << 20
 # A full disk is told so often: each report would say the same.
 SAY_S = 60.0
 # Attempts that are remembered after their seal, as a seal may grow.
@@ -88,12 +90,11 @@ class SpillingHome:
 
     def expect(self, key: str, size_bytes: int) -> None:
         """See `Home.expect`."""
-        attempt = self._of(key)
-        if attempt is None or not attempt.there:
-            if attempt is not None:
-                attempt.file(key).expected_bytes = size_bytes
-            return
-        self._destination.expect(attempt.key_there(key), size_bytes)
+
+        def note(attempt: AttemptHere) -> None:
+            attempt.file(key).expected_bytes = size_bytes
+
+        self._put(key, lambda home, to: home.expect(to(key), size_bytes), note)
 
     def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
         """See `Home.write`."""
@@ -155,10 +156,9 @@ class SpillingHome:
         """See `Home.discard_attempt`."""
         with self._names:
             found = self._attempts.pop(attempt, None)
+        self._local.discard_attempt(checkpoint, attempt)
         if found is not None and found.there:
             self._destination.discard_attempt(checkpoint, found.there)
-        else:
-            self._local.discard_attempt(checkpoint, attempt)
 
     # Inside
 
@@ -204,7 +204,7 @@ class SpillingHome:
     def _try_room(self, full: StoreFullError, before_bytes: int) -> None:
         with suppress(Exception):  # the agent may be starting just now
             self._make_room()
-        if free_bytes(self._local.root) <= before_bytes:
+        if free_bytes(self._local.root) < before_bytes + ROOM_BYTES:
             raise full
 
     def _begin_here(self, checkpoint: str) -> AttemptHere:
