@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,9 @@ def cluster(whole_cluster: Cluster) -> Cluster:
     return whole_cluster
 
 
-def staged_on(cluster: Cluster, host: str) -> list[str]:
+def staged_on(cluster: Cluster, host: str, staging: str = "/tmp/tune_sync-0") -> list[str]:
     """Checkpoints in the staging directory of a host, sealed."""
-    seals = (
-        cluster.host(host).path("/tmp").glob("tune_sync-*/*/*/.tune_sync/staging/*/*/*/seal.json")
-    )
+    seals = cluster.host(host).path(staging).glob("*/*/.tune_sync/staging/*/*/*/seal.json")
     return sorted(seal.parts[-3] for seal in seals)
 
 
@@ -154,6 +152,32 @@ def sealed_at_home(root: Path) -> set[str]:
     """Checkpoints that are published, or whose bytes are all there."""
     sealed = root.glob(".tune_sync/staging/*/*/*/seal.json")
     return {path.parts[-3] for path in sealed} | set(published(root))
+
+
+@pytest.mark.slow
+def test_what_a_host_had_staged_when_it_went_down_is_sent_once_it_is_back(
+    fresh_cluster: Callable[..., Cluster],
+) -> None:
+    cluster, staging = fresh_cluster(worker_count=1, keep_homes=("w1",)), "/srv/home/staging"
+    cluster.slow("w1", rate_mbit=RATE_MBIT)
+    root = experiment(cluster, "reboot")
+    sync = {**STAGED, "staging_dir": staging}
+    trials = [{**SETTINGS, "host": "w1", "steps": 4}]
+    process = start_driver(cluster, "reboot", 1, sync=sync, trials=trials)
+    wait_for(lambda: len(staged_on(cluster, "w1", staging)) == 4, "all to be staged")
+    wait_for(lambda: bool(published(root)), "the first to be published")
+    send(process, signal.SIGKILL)
+    cluster.kill("w1")
+    process.wait()
+    assert len(published(root)) < 4, "nothing would be lost"
+    cluster.start("w1")
+    found = search(cluster, name="reboot", restore=f"{RESULTS}/reboot")
+    assert found["errors"] == []
+    assert_sound(found)
+    (trial,) = found["trials"]
+    assert set(stored_digests(trial)) == {0, 1, 2, 3}
+    assert all(c["parent"] is None for c in trial["checkpoints"].values()), "nothing was done twice"
+    assert staged_on(cluster, "w1", staging) == []
 
 
 @pytest.mark.slow
