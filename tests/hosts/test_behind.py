@@ -44,9 +44,10 @@ def cluster(whole_cluster: Cluster) -> Cluster:
     return whole_cluster
 
 
-def staged_on(cluster: Cluster, host: str, staging: str = "/tmp/tune_sync-0") -> list[str]:
+def staged_on(cluster: Cluster, host: str, staging: str = "/tmp/tune_sync-*") -> list[str]:
     """Checkpoints in the staging directory of a host, sealed."""
-    seals = cluster.host(host).path(staging).glob("*/*/.tune_sync/staging/*/*/*/seal.json")
+    inside = f"{staging[1:]}/*/*/.tune_sync/staging/*/*/*/seal.json"
+    seals = cluster.host(host).path("/").glob(inside)
     return sorted(seal.parts[-3] for seal in seals)
 
 
