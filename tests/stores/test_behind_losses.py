@@ -74,7 +74,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.fixture(autouse=True)
 def answering(place: Place) -> Iterator[None]:
     yield
+    place.faults.delay_s = 0.0
     place.faults.passes.set()
+    wait_until(lambda: not agents_of_tests(), "all agents to end")
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +208,7 @@ def test_an_agent_to_whom_nobody_tells_the_options_gets_them_from_the_restore(
     search = Search(place, "untold", tmp_path, address)
     kill(search.start_and_stage())
     (agent,) = agents_of_tests()
-    for pid in (*actors("OptionsKeeper"), agent):
+    for pid in (agent, *actors("OptionsKeeper")):
         os.kill(pid, signal.SIGKILL)
     place.faults.passes.set()
     wait_until(lambda: agents_of_tests() not in ([], [agent]), "a new agent")
