@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import pytest
 
 from tests.unit.test_node_sender import FIRST, SECOND, Shaky, report
 from tune_sync import layout
-from tune_sync.agents.left_behind import Wanted
+from tune_sync.agents.left_behind import Wanted, send_here
+from tune_sync.agents.names import agent_name
 from tune_sync.behind.left_behind import LEFT_AGE_S, Claim, LeftBehind, find, send_left, sweep_old
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.errors import StoreUnreachableError
 from tune_sync.homes.home import LocalHome
 from tune_sync.layout import checkpoint_name
+from tune_sync.spec import Options, Spec
 
 OWNER, NODE, WHERE = "0" * 32, "node1", "s3://bucket/results/exp"
 
@@ -180,6 +183,36 @@ def test_a_mark_that_cannot_be_read_is_left_alone(staging: Path, root: Path, bod
     mark.write_text(body)
     assert find(staging) == []
     assert sweep_old(staging, time.time() + 10 * LEFT_AGE_S) == []
+
+
+class Reached:
+    """Reaches the destination."""
+
+    def __init__(self, home: Shaky) -> None:
+        self._home = home
+
+    def home(self, spec: Spec) -> Shaky:
+        return self._home
+
+
+def test_a_node_sends_what_is_of_the_experiment_and_has_no_agent(
+    staging: Path, root: Path, home: Shaky
+) -> None:
+    spec = Spec("key", "bucket/results", "exp", "1" * 32, None,
+                Options(staging_dir=str(staging)), "s3")  # fmt: skip
+    assert spec.where == WHERE
+    leave(root, FIRST)
+    wanted, plain = Wanted(frozenset(), {"t": ""}), spec.to_plain()
+    busy = agent_name(replace(spec, owner=OWNER), NODE)
+    other = replace(spec, experiment="other").to_plain()
+    assert send_here(plain, Reached(home), wanted, [busy]) == ([], "")
+    assert send_here(other, Reached(home), wanted, []) == ([], "")
+    home.is_up = False
+    sent, why = send_here(plain, Reached(home), wanted, [])
+    assert (sent, str(root) in why, "does not answer" in why) == ([], True, True)
+    home.is_up = True
+    assert send_here(plain, Reached(home), wanted, []) == ([FIRST], "")
+    assert send_here(plain, Reached(home), wanted, []) == ([], "")
 
 
 def test_a_trial_is_known_by_its_id_or_by_what_is_published_of_it() -> None:

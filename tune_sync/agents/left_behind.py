@@ -60,7 +60,7 @@ def send_left_behind(spec: Spec, connector: Connector, wanted: Wanted) -> list[s
              if found["namespace"] == NAMESPACE]  # fmt: skip
     plain = replace(spec, options=spec.options.without_staging()).to_plain()
     running = {
-        ray.remote(num_cpus=0, max_retries=0)(_send_here)
+        ray.remote(num_cpus=0, max_retries=0)(send_here)
         .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
         .remote(plain, connector, wanted, names): node
         for node in (str(found["NodeID"]) for found in ray.nodes() if found["Alive"])
@@ -86,10 +86,10 @@ def _heard(node: str, ref: Any) -> list[str]:
     return list(sent)
 
 
-def _send_here(
+def send_here(
     plain: Mapping[str, Any], connector: Connector, wanted: Wanted, names: Collection[str]
 ) -> tuple[list[str], str]:
-    """On a node: what was sent, and why not all was."""
+    """What this node sends; returns the checkpoints, and why not all were sent."""
     spec, sent = Spec.from_plain(plain), []
     for left in find(staging_root(spec.options.staging_dir)):
         if left.where != spec.where or left.owner == spec.owner or _agent_of(left) in names:
