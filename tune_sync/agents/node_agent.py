@@ -148,10 +148,13 @@ class NodeAgent:
 
     def _share_options(self) -> None:
         """Give the options to whoever keeps them for agents that are started again."""
-        options = storage_options.kept(self._spec.key)
-        if options:
-            keep_options(keeper_of(self._spec), f"{names_of(self._spec.where)}{self._spec.owner}-",
-                         options)  # fmt: skip
+        options, spec = storage_options.kept(self._spec.key), self._spec
+        if not options:
+            return
+        try:
+            keep_options(keeper_of(spec), f"{names_of(spec.where)}{spec.owner}-", options)
+        except (RayError, ValueError) as error:  # it is tried again at the next look
+            logger.debug("%s: no keeper: %s", self._name, error)
 
     def _next_step(self) -> Step:
         if self._is_closing:
