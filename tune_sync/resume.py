@@ -27,7 +27,8 @@ def restore_or_start(
     """A Tuner that resumes the experiment of this name, or starts it if there is none.
 
     For scripts that are run again after whatever killed them. If the experiment has ended, `fit()`
-    returns its results at once. `ray.tune.Tuner.can_restore` does not say whether there is nothing,
+    returns its results at once; if it is running, `fit()` raises `LeaseHeldError`.
+    `ray.tune.Tuner.can_restore` does not say whether there is nothing,
     or nothing that can be seen; this raises then.
 
     Args:
@@ -42,7 +43,6 @@ def restore_or_start(
     Raises:
         ConfigError: No name, `overwrite=True`, or another kind of `RunConfig`.
         DamagedError: An experiment is there, and a file that a restore needs is not.
-        LeaseHeldError: It is running.
         StoreDeniedError, StoreUnreachableError, OSError: The place cannot be looked at: whether
             something is there is not known, and nothing is started.
     """

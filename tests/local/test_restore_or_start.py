@@ -20,7 +20,9 @@ from tune_sync.errors import (
     StoreError,
     StoreUnreachableError,
 )
+from tune_sync.run import Run
 
+TIMEOUT_S = 10.0
 # Nothing listens there.
 NOBODY = {
     "key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9", "region": "us-east-1",
@@ -63,14 +65,11 @@ def test_what_ended_before_anything_was_saved_is_started(local_ray: None, tmp_pa
 def test_an_experiment_that_runs_is_neither_started_nor_resumed(
     local_ray: None, tmp_path: Path
 ) -> None:
-    running = tuner(tmp_path)
-    running.fit()
-    handler = running._local_tuner._run_config.storage_filesystem.handler
-    handler.on_existing = "resume"
-    run = handler.start()
+    tuner(tmp_path).fit()
+    run = Run.open(tmp_path / "x", "resume", TIMEOUT_S, 1)
     run.begun = True
     with pytest.raises(LeaseHeldError):
-        tuner(tmp_path)
+        tuner(tmp_path, resume_errored=True).fit()
     run.close()
 
 
