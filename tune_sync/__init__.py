@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from tune_sync.checkpoint import Checkpoint
     from tune_sync.checkpoint_copy import fetch
     from tune_sync.config import SyncConfig
-    from tune_sync.homes.commit import Recovery
+    from tune_sync.homes.recorded import Recovery
     from tune_sync.inner import inner_run_config
     from tune_sync.kwargs import restore_kwargs, run_config_kwargs
     from tune_sync.mirror.experiment_copy import fetch_experiment
     from tune_sync.ray_adapter import RunConfig
+    from tune_sync.resume import restore_or_start
     from tune_sync.run import cleanup
     from tune_sync.syncers.base import Syncer
     from tune_sync.syncers.callback import CallbackSyncer
@@ -34,7 +35,7 @@ _HOMES = {
     "CloudSyncer": "syncers.cloud",
     "CommandSyncer": "syncers.command",
     "ObjectStoreSyncer": "syncers.object_store",
-    "Recovery": "homes.commit",
+    "Recovery": "homes.recorded",
     "RunConfig": "ray_adapter",
     "SharedDirectorySyncer": "syncers.shared_directory",
     "SyncConfig": "config",
@@ -44,6 +45,7 @@ _HOMES = {
     "fetch_experiment": "mirror.experiment_copy",
     "inner_run_config": "inner",
     "restore_kwargs": "kwargs",
+    "restore_or_start": "resume",
     "run_config_kwargs": "kwargs",
 }
 
@@ -64,6 +66,7 @@ __all__ = [
     "fetch_experiment",
     "inner_run_config",
     "restore_kwargs",
+    "restore_or_start",
     "run_config_kwargs",
 ]
 

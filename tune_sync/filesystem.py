@@ -31,6 +31,7 @@ from tune_sync.homes.bucket.site import BucketSite
 from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.shared.home import MARKER, SharedHome
 from tune_sync.homes.shared.site import SharedSite
+from tune_sync.homes.sites import LocalSite, Site
 from tune_sync.layout import Kind, Place
 from tune_sync.run import Run
 from tune_sync.sent_files import SentFiles
@@ -140,16 +141,17 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if self.run is None or self.run.closed:
             options, finish = self.spec.options, partial(self.connector.finish_earlier, self.spec)
             self.run = Run.open(
-                self._site(), self.on_existing, options.timeout_s, options.checkpoint_depth,
+                self.site(), self.on_existing, options.timeout_s, options.checkpoint_depth,
                 finish, self.ways_out,
             )  # fmt: skip
             self.spec = replace(self.spec, owner=self.run.owner)
         return self.run
 
-    def _site(self) -> Path | BucketSite | SharedSite:
+    def site(self) -> Site:
+        """The experiment directory, as a run takes it. Makes no request."""
         if not self.spec.scheme:
             root = Path(self.experiment_root)
-            return SharedSite(root) if self.spec.options.shared else root
+            return SharedSite(root) if self.spec.options.shared else LocalSite(root)
         options = self.connector.storage_options(self.spec)
         return BucketSite(BucketUrl(self.spec.scheme, self.experiment_root), options)
 

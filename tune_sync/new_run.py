@@ -16,12 +16,14 @@ import ray.tune
 
 from tune_sync import storage_options
 from tune_sync.agents.connect import RayConnector, node_id, start_bucket, start_home
+from tune_sync.agents.left_behind import Wanted, send_left_behind
 from tune_sync.agents.probe import check_shared
 from tune_sync.buckets.environment import environment_options
 from tune_sync.config import LEFT_OUT, SyncConfig
 from tune_sync.destination import Destination
 from tune_sync.errors import ConfigError
 from tune_sync.filesystem import SyncHandler, open_handler
+from tune_sync.homes.recorded import newest_of
 from tune_sync.mirror.mirror import Mirror
 from tune_sync.mirror.outbox import join_remote
 from tune_sync.run_filesystem import RunFileSystem
@@ -143,6 +145,14 @@ def begin_home(handler: SyncHandler) -> None:
             handler.start().lease.check()
         address = start_home(node_id())
     handler.spec = replace(spec, address=address)
+
+
+def take_left_behind(handler: SyncHandler) -> None:
+    """Publish what nodes still have of a run that is restored, and that nobody sends any more."""
+    run, spec = handler.start(), handler.spec
+    wanted = Wanted(run.saved_trials, newest_of(run.home.published_keys()))
+    if spec.options.stages and send_left_behind(spec, handler.connector, wanted):
+        run.recover()
 
 
 def claim_name(place: Destination, name: str) -> str:

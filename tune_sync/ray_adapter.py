@@ -36,6 +36,7 @@ from tune_sync.new_run import (
     claim_name,
     copy_sync_config,
     make_filesystem,
+    take_left_behind,
 )
 from tune_sync.restoring import ray_records
 from tune_sync.restoring.dropped_saves import DroppedSaves
@@ -209,6 +210,8 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         self._to_restore = run.saved_trials
         try:
             begin_home(handler)
+            if self._to_restore:
+                take_left_behind(handler)
             if self.own_sync is not None:
                 self.own_sync.begin(handler)
         except BaseException:

@@ -23,8 +23,8 @@ from tune_sync.errors import (
     StoreError,
 )
 from tune_sync.homes.bucket.site import BucketSite
-from tune_sync.homes.commit import Recovery
-from tune_sync.homes.lease import Holder, in_use
+from tune_sync.homes.lease import TIDYING, Holder, in_use
+from tune_sync.homes.recorded import Recovery
 from tune_sync.homes.saved_state import saved_trials
 from tune_sync.homes.sites import LocalSite, Site
 from tune_sync.publisher import Publisher
@@ -108,9 +108,7 @@ class Run:
                 run.saved_trials = saved_trials(run.home, site.where)
             if on_existing == "error" and site.holds_experiment():  # it came up since we looked
                 _make_way(site, on_existing, ways_out)
-            _log_recovery(site.where, run.home.committer.recover())
-            if run.home.in_place:
-                run._taken = set(run.home.published_keys())
+            run.recover()
         except BaseException:
             run.give_back()
             raise
@@ -120,6 +118,12 @@ class Run:
         for other in replaced:
             other.give_back()
         return run
+
+    def recover(self) -> None:
+        """Publish what earlier runs have left in staging, or drop it. Before training begins."""
+        _log_recovery(self.where, self.home.committer.recover())
+        if self.home.in_place:
+            self._taken = set(self.home.published_keys())
 
     def publish(
         self, checkpoint: str, strict: bool, attempts: Collection[str],
@@ -240,23 +244,30 @@ class Run:
             raise NotStoredError("; ".join(f"{c}: {e}" for c, e in self.refused.items()))
 
     def close(self) -> None:
-        """Sweep what is left in staging, and give the directory back. May be called twice."""
+        """Sweep what is left in staging, and give the directory back. May be called twice.
+
+        If nodes have something that is not stored, they go on sending it; the next run finds it.
+        """
         if self.closed:
             return
+        is_all_sent = self.behind is None or self.behind.is_all_stored
         try:
-            if self._end():
+            if self._end() and is_all_sent:
                 self.lease.check()  # staging of a run that took over is not ours to sweep
                 _log_forgotten(self.where, self.home.committer.sweep())
         except (LeaseLostError, StoreError) as error:  # the next start sweeps it
             logger.warning("%s", error)
         finally:
-            self.lease.release()
+            if is_all_sent:
+                self.lease.release()
+            else:
+                self.lease.leave()
 
     def give_back(self) -> None:
         """End a run that did not begin, and leave the directory as it is."""
         if not self.closed:
             self._end()
-            self.lease.release()
+            self.lease.hand_back()
 
     def check_lease(self) -> None:
         """The fence, for the control loop: makes no request."""
@@ -316,13 +327,13 @@ def cleanup(path: str | Path) -> Recovery:
         if not site.home("", 1).list("", False) and isinstance(site, BucketSite):
             raise FileNotFoundError(f"nothing is in {site.where}; give the experiment's URL")
         return Recovery((), ())  # nothing of ours is there
-    lease = site.lease(uuid.uuid4().hex)
+    lease = site.lease(f"{TIDYING}{uuid.uuid4().hex}")
     lease.acquire()
     try:
         recovery: Recovery = site.home("", 1).committer.recover()
         return recovery
     finally:
-        lease.release()
+        lease.hand_back()
 
 
 def _site_at(path: str | Path) -> Site:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,10 @@ def cluster(whole_cluster: Cluster) -> Cluster:
     return whole_cluster
 
 
-def staged_on(cluster: Cluster, host: str) -> list[str]:
+def staged_on(cluster: Cluster, host: str, staging: str = "/tmp/tune_sync-*") -> list[str]:
     """Checkpoints in the staging directory of a host, sealed."""
-    seals = (
-        cluster.host(host).path("/tmp").glob("tune_sync-*/*/*/.tune_sync/staging/*/*/*/seal.json")
-    )
+    inside = f"{staging[1:]}/*/*/.tune_sync/staging/*/*/*/seal.json"
+    seals = cluster.host(host).path("/").glob(inside)
     return sorted(seal.parts[-3] for seal in seals)
 
 
@@ -80,6 +79,17 @@ def test_reports_do_not_wait_for_the_cable_and_all_is_home_at_the_end(cluster: C
     for name in cluster.workers:
         wait_for(lambda name=name: not agents(cluster, name), "the agents to end")  # type: ignore[misc]
         assert staged_on(cluster, name) == []
+
+
+def test_a_full_staging_disk_sends_reports_to_their_destination(cluster: Cluster) -> None:
+    cluster.small_disk("w1", "/srv/staging", 2 * FILE_BYTES)
+    trials = [{"file_count": 4, "file_bytes": FILE_BYTES, "host": "w1", "steps": 2}]
+    sync = {**STAGED, "staging_dir": "/srv/staging"}
+    found = search(cluster, name="full", sync=sync, trials=trials)
+    cluster.unmount("w1", "/srv/staging")
+    assert found["errors"] == []
+    assert_sound(found)
+    assert_stored(found["trials"][0], 2)
 
 
 @pytest.mark.slow
@@ -133,7 +143,9 @@ def test_a_killed_driver_does_not_keep_what_is_staged_from_arriving(cluster: Clu
     found = search(cluster, name="driver", restore=f"{RESULTS}/driver")
     assert found["errors"] == []
     assert_sound(found)
-    assert set(stored_digests(found["trials"][0])) == {0, 1, 2, 3}, "it waited for the rest"
+    (trial,) = found["trials"]
+    assert set(stored_digests(trial)) == {0, 1, 2, 3}
+    assert all(c["parent"] is None for c in trial["checkpoints"].values()), "nothing was done twice"
     wait_for(lambda: not agents(cluster, "w1"), "the agent of the first driver to end")
 
 
@@ -141,6 +153,48 @@ def sealed_at_home(root: Path) -> set[str]:
     """Checkpoints that are published, or whose bytes are all there."""
     sealed = root.glob(".tune_sync/staging/*/*/*/seal.json")
     return {path.parts[-3] for path in sealed} | set(published(root))
+
+
+@pytest.mark.slow
+def test_what_a_host_had_staged_when_it_went_down_is_sent_once_it_is_back(
+    fresh_cluster: Callable[..., Cluster],
+) -> None:
+    cluster, staging = fresh_cluster(worker_count=1, keep_homes=("w1",)), "/srv/home/staging"
+    cluster.slow("w1", rate_mbit=RATE_MBIT)
+    root = experiment(cluster, "reboot")
+    sync = {**STAGED, "staging_dir": staging}
+    trials = [{**SETTINGS, "host": "w1", "steps": 4}]
+    process = start_driver(cluster, "reboot", 1, sync=sync, trials=trials)
+    wait_for(lambda: len(staged_on(cluster, "w1", staging)) == 4, "all to be staged")
+    wait_for(lambda: bool(published(root)), "the first to be published")
+    send(process, signal.SIGKILL)
+    cluster.kill("w1")
+    process.wait()
+    assert len(published(root)) < 4, "nothing would be lost"
+    cluster.start("w1")
+    found = search(cluster, name="reboot", restore=f"{RESULTS}/reboot")
+    assert found["errors"] == []
+    assert_sound(found)
+    (trial,) = found["trials"]
+    assert set(stored_digests(trial)) == {0, 1, 2, 3}
+    assert all(c["parent"] is None for c in trial["checkpoints"].values()), "nothing was done twice"
+    assert staged_on(cluster, "w1", staging) == []
+
+
+@pytest.mark.slow
+def test_a_population_that_keeps_few_finds_what_it_loads(cluster: Cluster) -> None:
+    pinned = [{"steps": 6, "host": host, "pause_s": 0.2} for host in ("w1", "w1", "w2", "w2")]
+    found = search(
+        cluster, name="pbt", trainable="TrainN", sync=STAGED, trials=pinned, pbt=1,
+        checkpoint={"num_to_keep": 1, "checkpoint_frequency": 1, "checkpoint_at_end": True},
+    )  # fmt: skip
+    assert found["errors"] == []
+    assert found["leftovers"] == []
+    assert any(row["parent"] not in ("", t["id"]) for t in found["trials"] for row in t["reported"])
+    for trial in found["trials"]:
+        assert trial["reported"][-1]["step"] == 5
+        assert trial["opened"]["trial_id"] == trial["id"]
+        assert len(trial["checkpoints"]) == 1
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ PUBLIC_NAMES = [
     "fetch_experiment",
     "inner_run_config",
     "restore_kwargs",
+    "restore_or_start",
     "run_config_kwargs",
 ]
 

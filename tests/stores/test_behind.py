@@ -17,7 +17,7 @@ from tests.hosts.drivers.trainables import whole_digest, write_checkpoint
 from tests.stores.proxy import Faults, proxy
 from tests.stores.seaweed import seaweed
 from tests.stores.test_runs import keys, plain_s3
-from tune_sync import RunConfig, SyncConfig
+from tune_sync import RunConfig, SyncConfig, run_config_kwargs
 from tune_sync.errors import NotStoredError
 
 URL = "s3://bucket/results"
@@ -142,6 +142,27 @@ def test_only_what_is_kept_travels(faults: Faults, cluster: None, tmp_path: Path
     sent = {r.split("/")[-2] for r in faults.requests[sent_before:] if "blob" in r}
     assert {"checkpoint_000008", "checkpoint_000009"} <= sent
     assert len(sent) < 10, "some were deleted before their turn"
+
+
+def test_settings_count_in_tune_run_too(faults: Faults, cluster: None, tmp_path: Path) -> None:
+    sync_config = SyncConfig(
+        upload_dir=URL, wait_for="staged", staging_dir=tmp_path / "staging",
+        storage_options={"request_timeout_s": 2.0},
+    )  # fmt: skip
+    kwargs = run_config_kwargs(sync_config, name="by_run")
+    space = {"steps": 3, "notes": str(tmp_path)}
+    thread = threading.Thread(
+        target=lambda: tune.run(notes_steps, config=space, verbose=0, **kwargs), daemon=True
+    )
+    thread.start()
+    wait_for(tmp_path / "0")
+    assert list((tmp_path / "staging").rglob("staged_for.json"))
+    faults.passes.clear()
+    wait_for(tmp_path / "2")
+    faults.passes.set()
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+    assert len(published("by_run")) == 3
 
 
 def test_a_report_whose_bucket_does_not_answer_is_staged_and_training_goes_on(

@@ -225,3 +225,29 @@ def test_what_cannot_be_looked_at_is_not_taken_for_free(
     clock.now_s += 2 * BUCKET_LEASE_TTL_S
     with pytest.raises(StoreUnreachableError):
         BucketLease(bucket, "me", clock).acquire()
+
+
+def test_a_lease_that_is_left_is_free_at_once_and_its_agents_may_still_write(
+    bucket: MemoryBucket, clock: Clock, made: list[BucketLease]
+) -> None:
+    first = mine(bucket, clock, made)
+    first.acquire()
+    first.leave()
+    first.check()
+    assert live_holder(bucket, clock) is None
+    mine(bucket, clock, made, "second").acquire()
+    with pytest.raises(LeaseLostError):
+        first.check()
+
+
+def test_a_lease_is_handed_back_to_the_dead_run_that_had_it(
+    bucket: MemoryBucket, clock: Clock, made: list[BucketLease]
+) -> None:
+    leave(bucket)
+    clock.now_s += BUCKET_LEASE_TTL_S
+    lease = mine(bucket, clock, made)
+    lease.acquire()
+    lease.hand_back()
+    holder = read_holder(bucket)
+    assert holder is not None and holder.owner == "other"
+    assert live_holder(bucket, clock) is None

@@ -227,3 +227,42 @@ def wait_for(holds: object) -> None:
     while not holds():  # type: ignore[operator]
         assert time.monotonic() < deadline_s
         time.sleep(0.005)
+
+
+def test_a_lease_that_is_left_is_free_at_once_and_its_agents_may_still_write(
+    tmp_path: Path, clock: Clock, made: list[Lease]
+) -> None:
+    first = mine(tmp_path, clock, made)
+    first.acquire()
+    first.leave()
+    first.check()
+    assert live_holder(tmp_path, clock) is None
+    mine(tmp_path, clock, made, "second").acquire()
+    with pytest.raises(LeaseLostError):
+        first.check()
+
+
+def test_a_lease_is_handed_back_to_the_dead_run_that_had_it(
+    tmp_path: Path, clock: Clock, made: list[Lease]
+) -> None:
+    leave(tmp_path)
+    clock.now_s += LEASE_TTL_S
+    lease = mine(tmp_path, clock, made)
+    lease.acquire()
+    lease.hand_back()
+    check_owner(tmp_path, "other")
+    assert live_holder(tmp_path, clock) is None
+    again = mine(tmp_path, clock, made, "again")
+    again.acquire()
+    again.release()
+    assert read_holder(tmp_path / LEASE_KEY) is None
+
+
+def test_a_lease_that_was_taken_from_the_living_is_not_handed_back(
+    tmp_path: Path, clock: Clock, made: list[Lease]
+) -> None:
+    leave(tmp_path)
+    lease = mine(tmp_path, clock, made)
+    lease.acquire(may_take=lambda holder: True)
+    lease.hand_back()
+    assert read_holder(tmp_path / LEASE_KEY) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -199,6 +200,30 @@ def test_damaged_bytes_are_not_sent(
     news = until(sender, lambda n: bool(n.failed))
     assert "damaged" in news.failed[upload.attempt]
     assert not news.stored
+
+
+def test_bytes_are_those_of_the_moment_of_the_report(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    sender = make()
+    home.is_up = False
+    large = bytes(range(256)) * (5 << 12)
+    source = tmp_path / "source"
+    source.mkdir()
+    for name, body in (("small", b"then"), ("large", large)):
+        (source / name).write_bytes(body)
+    upload = Upload(staging(tmp_path, home, sender), FIRST, 0)
+    for name in ("small", "large"):
+        upload.add_file(name, source / name)
+    upload.copied(1)
+    assert upload.seal()
+    (source / "small").write_bytes(b"now!")
+    with (source / "large").open("r+b") as file:
+        file.write(b"overwritten in place")
+    shutil.rmtree(source)
+    home.is_up = True
+    news = until(sender, lambda n: upload.attempt in n.stored)
+    assert stored(home, news, upload, FIRST) == {"small": b"then", "large": large}
 
 
 def test_what_the_driver_expects_and_is_not_there_is_told(

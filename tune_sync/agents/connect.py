@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import uuid
 import warnings
 from collections.abc import Mapping
@@ -13,10 +11,12 @@ from typing import Any
 import ray
 
 from tune_sync.agents.home_agent import ask_unstored, start_agent, tell_unstored
+from tune_sync.agents.names import keeper_of
 from tune_sync.agents.node_agent import RayStagingAgent
 from tune_sync.agents.node_agents import finish_earlier
 from tune_sync.agents.options_agent import ask_options, start_options
 from tune_sync.agents.remote_home import RemoteHome
+from tune_sync.behind.left_behind import staging_root
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.buckets.opening import open_bucket
 from tune_sync.buckets.url import BucketUrl
@@ -76,17 +76,21 @@ class RayConnector:
             return self._reopen(spec, address)
 
     def storage_options(self, spec: Spec) -> dict[str, Any]:
-        """See `Connector.storage_options`. A worker asks the driver's agent for them, once."""
+        """See `Connector.storage_options`. A worker asks the driver's agent for them, once.
+
+        After the driver's death, it asks whoever keeps them for the run's node agents.
+        """
         found = kept(spec.key)
         if found is None and spec.address is not None and spec.address.agent_name:
-            found = ask_options(spec.address.agent_name) if ray.is_initialized() else None
+            found = _ask_for_options(spec, spec.address.agent_name)
             keep(spec.key, found)
         return found or {}
 
     def finish_earlier(self, spec: Spec) -> None:
         """See `Connector.finish_earlier`."""
         if ray.is_initialized() and not ray.util.client.ray.is_connected():
-            finish_earlier(spec.where, spec.options.timeout_s)
+            options = self.storage_options(spec) if spec.scheme else {}
+            finish_earlier(spec.where, spec.options.timeout_s, options)
 
     def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
         """See `Connector.tell_unstored`. With a bucket there is nobody to tell: it is logged."""
@@ -143,9 +147,10 @@ class RayConnector:
         return self._remote(spec, start_home(address.node_id))
 
 
-def staging_root(given: str) -> Path:
-    """Where nodes stage: what was given, or a directory of this user's below the temporary one."""
-    return Path(given) if given else Path(tempfile.gettempdir(), f"tune_sync-{os.getuid()}")
+def _ask_for_options(spec: Spec, agent_name: str) -> dict[str, Any] | None:
+    if not ray.is_initialized():
+        return None
+    return ask_options(agent_name) or ask_options(keeper_of(spec))
 
 
 def _ask_train(question: str, outside: int) -> int:

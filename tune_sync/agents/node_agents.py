@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
-from tune_sync.agents.home_agent import NAMESPACE
-from tune_sync.agents.node_agent import agent_name, names_of
+from tune_sync.agents.home_agent import NAMESPACE, START_TIMEOUT_S
+from tune_sync.agents.names import agent_name, names_of
 from tune_sync.behind.behind import NodeLostError
 from tune_sync.sending.orders import News, Orders
 from tune_sync.spec import Spec
@@ -70,12 +71,13 @@ def _is_alive(node: str) -> bool:
     return any(found["NodeID"] == node and found["Alive"] for found in ray.nodes())
 
 
-def finish_earlier(where: str, timeout_s: float) -> None:
+def finish_earlier(where: str, timeout_s: float, options: Mapping[str, Any] | None = None) -> None:
     """Wait until the agents of an earlier run of an experiment have sent what they have.
 
     Args:
         where: The experiment directory.
         timeout_s: Go on if nothing moves for so long.
+        options: `SyncConfig.storage_options`, which may have gone with that run's driver.
     """
     names = [
         found["name"]
@@ -83,16 +85,23 @@ def finish_earlier(where: str, timeout_s: float) -> None:
         if found["namespace"] == NAMESPACE and str(found["name"]).startswith(names_of(where))
     ]
     for name in names:
-        _finish(where, name, timeout_s)
+        _finish(where, name, timeout_s, options)
 
 
-def _finish(where: str, name: str, timeout_s: float) -> None:
+def _finish(where: str, name: str, timeout_s: float, options: Mapping[str, Any] | None) -> None:
+    node = name.rsplit("-", 1)[-1]
     moved_s, said_s, sent_bytes = time.monotonic(), 0.0, -1
     while True:
         try:
             handle = ray.get_actor(name, namespace=NAMESPACE)
-            news: News = ray.get(handle.finish.remote(), timeout=ANSWER_TIMEOUT_S)
-        except (ValueError, RayActorError, GetTimeoutError) as error:
+            news: News = ray.get(handle.finish.remote(options), timeout=ANSWER_TIMEOUT_S)
+        except ValueError:
+            return  # it has ended: another restore has waited for it too
+        except (RayActorError, GetTimeoutError) as error:
+            patience_s = min(timeout_s, START_TIMEOUT_S)  # Ray may be starting it again
+            if _is_alive(node) and time.monotonic() - moved_s < patience_s:
+                time.sleep(LOOK_S)
+                continue
             logger.warning("%s: an agent of an earlier run does not answer: %s", where, error)
             return
         now_s = time.monotonic()
@@ -104,13 +113,13 @@ def _finish(where: str, name: str, timeout_s: float) -> None:
         if now_s - moved_s > timeout_s:
             logger.warning(
                 "%s: %d checkpoints of an earlier run stay on node %s: %s",
-                where, news.left_count, name.rsplit("-", 1)[-1], news.error or "nothing moves",
+                where, news.left_count, node, news.error or "nothing moves",
             )  # fmt: skip
             return
         if now_s - said_s > SAY_S:
             logger.warning(
                 "%s: waiting for %d checkpoints (%.0f MB) of an earlier run, on node %s",
-                where, news.left_count, news.left_bytes / 1e6, name.rsplit("-", 1)[-1],
+                where, news.left_count, news.left_bytes / 1e6, node,
             )  # fmt: skip
             said_s = now_s
         time.sleep(LOOK_S)

@@ -36,10 +36,10 @@ def start_options(name: str, options: Mapping[str, Any]) -> None:
 
 
 def ask_options(name: str) -> dict[str, Any] | None:
-    """What the agent `name` knows; None if it ended with its driver."""
+    """What the agent `name` knows, or the keeper; None if it is not there."""
     try:
         agent = ray.get_actor(name, namespace=NAMESPACE)
-        found: dict[str, Any] = ray.get(agent.options.remote(), timeout=ANSWER_TIMEOUT_S)
+        found: dict[str, Any] | None = ray.get(agent.options.remote(), timeout=ANSWER_TIMEOUT_S)
     except (ValueError, ray.exceptions.RayError):
         return None
     return found

@@ -45,7 +45,6 @@ class RemoteHome:
     """
 
     in_place = False
-    staged_at = ""
     rewrite_s = 0.0
 
     def __init__(
@@ -157,6 +156,10 @@ class RemoteHome:
     def seal(self, checkpoint: str, seal: Seal) -> None:
         """See `Home.seal`."""
         self._call("seal", checkpoint, seal)
+
+    def reported_as(self, attempt: str) -> str:
+        """See `Home.reported_as`."""
+        return attempt
 
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """See `Home.commit_file`."""

@@ -205,6 +205,12 @@ class Behind:
             except Exception as error:  # it finds out by itself
                 logger.debug("the agent of node %s does not answer: %s", node, error)
 
+    @property
+    def is_all_stored(self) -> bool:
+        """Whether all that was accepted is published, and the last state is written."""
+        with self._tables:
+            return self._backlog.is_flushed
+
     def _is_flushed(self) -> bool:
         with self._tables:
             return self._backlog.is_flushed and not self._files and not self._is_writing

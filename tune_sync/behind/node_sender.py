@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staged_send import GivenUpError, send_attempt
-from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError
+from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError, StoreFullError
 from tune_sync.homes.home import Home
 from tune_sync.manifest import Seal
 from tune_sync.sending.orders import News, Orders
@@ -98,6 +98,10 @@ class NodeSender:
             self._changed.notify_all()
             return self._news(orders)
 
+    def make_room(self) -> None:
+        """The disk is full: remove all that is published."""
+        self._remove_some(is_short=True)
+
     def has_room(self) -> bool:
         """See `SendQueue.has_room`."""
         with self._changed:
@@ -132,13 +136,15 @@ class NodeSender:
         with self._changed:
             return self._news(Orders())
 
-    def end(self) -> None:
-        """End the threads, and remove the staging directory."""
+    def end(self, *, leave: bool = False) -> None:
+        """End the threads, and remove the staging directory, unless it is to be left."""
         with self._changed:
             self._is_ending = True
             self._changed.notify_all()
         for thread in self._threads:
             thread.join(LOOK_S)
+        if leave:
+            return
         shutil.rmtree(self._copies.root, ignore_errors=True)
         with suppress(OSError):  # another node of this machine may use it
             self._copies.root.parent.rmdir()
@@ -178,9 +184,9 @@ class NodeSender:
             self._seals[attempt] = seal
             self._queue.add(Item(checkpoint, attempt, seal.sealed_s, size_bytes, stored_as))
 
-    def _remove_some(self) -> None:
+    def _remove_some(self, *, is_short: bool = False) -> None:
         with self._changed:
-            removable = self._queue.removable()
+            removable = self._queue.removable(is_short=is_short)
         for item in removable:
             self._copies.remove(item.checkpoint, item.attempt)
             with self._changed:
@@ -216,7 +222,8 @@ class NodeSender:
                 self._copies, item.checkpoint, self._seals[item.attempt], self._open_home(),
                 lambda size_bytes: self._goes_on(item, size_bytes),
             )  # fmt: skip
-            self._copies.stored(item.checkpoint, item.attempt, stored_as)
+            with suppress(StoreFullError):  # else it is sent again if this process ends before
+                self._copies.stored(item.checkpoint, item.attempt, stored_as)
         except GivenUpError:
             self._put_back(item, "")
             return True

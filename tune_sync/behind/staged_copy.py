@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tune_sync import layout
-from tune_sync.errors import DamagedError
+from tune_sync.errors import DamagedError, StoreFullError
 from tune_sync.homes.lease import Holder, holder_from_json
 from tune_sync.homes.store import Info, LocalStore
 from tune_sync.manifest import Seal, seal_from_json
@@ -99,10 +99,13 @@ class StagedCopies:
     def remove(self, checkpoint: str, attempt: str) -> None:
         """Remove an attempt, and the directories above it that are empty then."""
         trash = f"{layout.TRASH_DIR}/{attempt}"
-        self.store.make_dir(layout.TRASH_DIR)
-        with suppress(FileNotFoundError):
-            self.store.rename(layout.attempt_key(checkpoint, attempt), trash)
-        self.store.remove_tree(trash)
+        try:
+            self.store.make_dir(layout.TRASH_DIR)
+            with suppress(FileNotFoundError):
+                self.store.rename(layout.attempt_key(checkpoint, attempt), trash)
+            self.store.remove_tree(trash)
+        except StoreFullError:  # a move needs room too, and there is none until this has gone
+            self.store.remove_tree(layout.attempt_key(checkpoint, attempt))
         with suppress(OSError):
             os.rmdir(self.store.path(f"{layout.STAGING_DIR}/{checkpoint}"))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tune_sync import guard, layout
+from tune_sync.behind.spilling_home import SpillingHome
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.errors import SyncTimeoutError
 from tune_sync.homes.home import Home, LocalHome, Piece
@@ -34,6 +35,9 @@ class StagingAgent(Protocol):
 
     def has_room(self) -> bool:
         """Whether another checkpoint may be staged."""
+
+    def make_room(self) -> None:
+        """The disk is full: remove what need not stay."""
 
     def wake(self) -> None:
         """Something was sealed. Does not wait."""
@@ -65,10 +69,12 @@ class StagingHome:
         waits: bool = False,
         clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
-        self.staged_at = node
         self.rewrite_s = destination.rewrite_s
         self._destination = destination
-        self._local = LocalHome(root, "", checkpoint_depth)
+        self._local = SpillingHome(
+            LocalHome(root, "", checkpoint_depth), destination, node,
+            make_room=agent.make_room, timeout_s=timeout_s, clock=clock, sleep=sleep,
+        )  # fmt: skip
         self._copies = StagedCopies(root)
         self._agent = agent
         self._depth = checkpoint_depth
@@ -136,16 +142,15 @@ class StagingHome:
             SyncTimeoutError: There was none for `sync_timeout`.
         """
         self._wait_for_room(checkpoint)
-        attempt = self._local.begin(checkpoint)
-        self._copies.begun(checkpoint, attempt, time.time())
-        return attempt
+        return self._local.begin(checkpoint)
 
     def begin_file(self) -> str:
         """See `Home.begin_file`."""
         return self._destination.begin_file()
 
     def expect(self, key: str, size_bytes: int) -> None:
-        """See `Home.expect`: a file grows as it is written."""
+        """See `Home.expect`."""
+        self._of(key).expect(key, size_bytes)
 
     def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
         """See `Home.write`."""
@@ -168,11 +173,19 @@ class StagingHome:
         self._of(key).finish(key)
 
     def seal(self, checkpoint: str, seal: Seal) -> None:
-        """See `Home.seal`. It is durable on this node's disk on return, not at the destination."""
-        self._local.seal(checkpoint, seal)
+        """See `Home.seal`. It is durable on this node's disk on return, not at the destination.
+
+        If there was no room for it here, it is durable at the destination.
+        """
+        if not self._local.seal(checkpoint, seal):
+            return
         self._agent.wake()
         if self._waits and seal.ranks_count is not None:  # else more may come, and nothing is sent
             self._wait_until_settled(checkpoint, seal.attempt)
+
+    def reported_as(self, attempt: str) -> str:
+        """See `Home.reported_as`."""
+        return self._local.reported_as(attempt)
 
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """See `Home.commit_file`."""
@@ -202,7 +215,7 @@ class StagingHome:
         inside = layout.below(layout.MANIFESTS_DIR, key)
         return bool(inside) and self._copies.whole(str(inside).removesuffix(".json")) is not None
 
-    def _of(self, key: str) -> Home:
+    def _of(self, key: str) -> Home | SpillingHome:
         """Attempts are here, other files at the destination."""
         return self._local if guard.attempt_root(key).endswith("/data") else self._destination
 

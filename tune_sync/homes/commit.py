@@ -18,12 +18,11 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from tune_sync import layout
-from tune_sync.errors import DamagedError, NotWholeError, StoreFullError
-from tune_sync.homes.recorded import first_wrong, recorded
+from tune_sync.errors import DamagedError, FixCallError, NotWholeError, StoreFullError
+from tune_sync.homes.recorded import Recovery, first_wrong, newest_of, recorded, staged
 from tune_sync.homes.store import Store
 from tune_sync.manifest import (
     FileEntry,
@@ -36,21 +35,6 @@ from tune_sync.manifest import (
     to_json,
     unite,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """What `recover` did.
-
-    Attributes:
-        completed: Checkpoints whose manifest was recorded after all.
-        dropped: Staged checkpoints that were not whole, or were never reported to the driver.
-        forgotten: Published checkpoints that someone else removed.
-    """
-
-    completed: tuple[str, ...]
-    dropped: tuple[str, ...]
-    forgotten: tuple[str, ...] = ()
 
 
 class Committer:
@@ -227,10 +211,23 @@ class Committer:
     # After a crash
 
     def recover(self) -> Recovery:
-        """Complete what was placed, drop what was not. For the owner of the lease only."""
+        """Complete what was placed or may have been, drop the rest. For the lease's owner only.
+
+        After the end of another driver: nobody else knows by now what was reported.
+        """
+        newest = newest_of(recorded(self.store))
+        return self._go_over(lambda c: self._place_late(c, newest.get(layout.parent(c), "")))
+
+    def sweep(self) -> Recovery:
+        """As `recover`, at the end of this run, which knows what was placed: that alone counts."""
+        return self._go_over(lambda checkpoint: None)
+
+    # Inside
+
+    def _go_over(self, place_late: Callable[[str], Manifest | None]) -> Recovery:
         completed, dropped = [], []
-        for checkpoint in self._staged_checkpoints():
-            manifest = self._finish_place(checkpoint)
+        for checkpoint in list(staged(self.store)):
+            manifest = self._finish_place(checkpoint) or place_late(checkpoint)
             if manifest is not None:
                 self.record(manifest)
                 completed.append(checkpoint)
@@ -243,10 +240,6 @@ class Committer:
             self.store.sync(layout.INTERNAL_DIR)  # an old intent must not come back
         forgotten = self._drop_orphaned_manifests()
         return Recovery(tuple(completed), tuple(dropped), forgotten)
-
-    sweep = recover  # at the end of this very run; see `BucketCommitter.sweep`
-
-    # Inside
 
     def _replace(self, key: str, data: bytes) -> None:
         """Replace a small file of ours: readers see the old one or the new one, whole.
@@ -347,16 +340,21 @@ class Committer:
         if wrong:
             raise NotWholeError(f"{wrong}; report the checkpoint again")
 
-    def _staged_checkpoints(self) -> Iterator[str]:
-        """Keys of checkpoints with anything in staging, at whatever depth Ray puts them."""
-        todo = [layout.STAGING_DIR]
-        while todo:
-            for entry in self.store.list(todo.pop()):
-                key = entry.key.removeprefix(layout.STAGING_DIR + "/")
-                if layout.is_checkpoint_name(key.rsplit("/", 1)[-1]):
-                    yield key
-                elif entry.is_dir:
-                    todo.append(entry.key)
+    def _place_late(self, checkpoint: str, after: str) -> Manifest | None:
+        """Place what one writer has sealed as complete; None if there is nothing of that kind.
+
+        It may have been sent on behind a driver that was then killed. What is not later than all
+        that is published may have been deleted meanwhile, and does not come back.
+        """
+        if layout.by_age(checkpoint) <= layout.by_age(after):
+            return None
+        with suppress(DamagedError, FixCallError, NotWholeError):
+            whole = [seal for seal in self._seals(checkpoint) if seal.is_all]
+            if whole:
+                seal = max(whole, key=lambda seal: seal.sealed_s)
+                self._check_lengths(layout.staged_key(checkpoint, seal.attempt), seal.files)
+                return self.place(checkpoint, attempts=[seal.attempt]).manifest
+        return None
 
     def _finish_place(self, checkpoint: str) -> Manifest | None:
         """Finish a `place` that a crash cut off; None if none was under way.

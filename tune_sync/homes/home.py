@@ -48,12 +48,10 @@ class Home(Protocol):
     Attributes:
         in_place: Staged bytes are written where they will stay: what is there need not be whole.
         rewrite_s: Seconds that have to pass before one file is replaced again.
-        staged_at: The node from where sealed attempts are sent on; "" if they are home at once.
     """
 
     in_place: bool
     rewrite_s: float
-    staged_at: str
 
     def info(self, key: str) -> Info | None:
         """What `key` is; None only if it is surely not there."""
@@ -100,6 +98,9 @@ class Home(Protocol):
     def seal(self, checkpoint: str, seal: Seal) -> None:
         """Close an attempt; it is durable on return."""
 
+    def reported_as(self, attempt: str) -> str:
+        """What the driver is told of a sealed attempt: its id, and its node if it is not home."""
+
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """Put one file in its place, whole."""
 
@@ -126,7 +127,6 @@ class LocalHome:
     """
 
     in_place = False
-    staged_at = ""
     rewrite_s = 0.0
 
     def __init__(self, root: Path, owner: str = "", checkpoint_depth: int = 1) -> None:
@@ -228,6 +228,10 @@ class LocalHome:
         self._fence()
         guard.attempt(seal.attempt)
         self.committer.seal(guard.checkpoint(checkpoint, self._depth), seal)
+
+    def reported_as(self, attempt: str) -> str:
+        """See `Home.reported_as`."""
+        return attempt
 
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """See `Home.commit_file`."""

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tune_sync.errors import LeaseHeldError, LeaseLostError
@@ -30,6 +30,8 @@ from tune_sync.process import start_of as _start_of
 # driver that swaps or is stopped for a moment lose its run; longer delays a new start elsewhere.
 LEASE_TTL_S = 30.0
 HEARTBEAT_S = 5.0
+# What the owner's id begins with while a directory is only tidied: the run that had it goes on.
+TIDYING = "tidying-"
 # The lock is held for milliseconds, unless its holder is stopped just then.
 LOCK_TRIES = 200
 LOCK_TRY_S = 0.05
@@ -60,6 +62,11 @@ class Holder:
         return json.dumps({"format_version": 1, **asdict(self)})
 
     @property
+    def left(self) -> Holder:
+        """The same run, silent for so long that nobody takes it for alive."""
+        return replace(self, heartbeat_s=0.0, heartbeat_up_s=0.0)
+
+    @property
     def is_surely_dead(self) -> bool:
         """Whether it is a process of this machine that has ended."""
         return _surely_dead(self)
@@ -86,6 +93,7 @@ class Lease:
         self._clock = clock
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._dead: Holder | None = None
 
     def acquire(self, *, may_take: Callable[[Holder], bool] = lambda holder: False) -> None:
         """Take the lease and keep it alive from a background thread.
@@ -101,9 +109,11 @@ class Lease:
             holder = read_holder(self._file)
             if holder is not None and holder.owner != self._owner:
                 age_s = holder.age_s(self._clock())
-                if age_s < LEASE_TTL_S and not _surely_dead(holder) and not may_take(holder):
+                is_dead = age_s >= LEASE_TTL_S or _surely_dead(holder)
+                if not is_dead and not may_take(holder):
                     raise in_use(self._file.parent.parent, holder, age_s, LEASE_TTL_S)
-            self._write()
+                self._dead = holder.left if is_dead else None
+            self._write(self._me())
         self._thread = threading.Thread(target=self._beat, name="tune_sync-lease", daemon=True)
         self._thread.start()
 
@@ -113,14 +123,32 @@ class Lease:
 
     def release(self) -> None:
         """Give the lease back, if it is still ours. May be called twice."""
+        self._give_to(None)
+
+    def leave(self) -> None:
+        """As `release`, but its agents may still write, until the next one takes it, at once.
+
+        For a run that ends, and whose nodes still send what they have.
+        """
+        self._give_to(self._me().left)
+
+    def hand_back(self) -> None:
+        """As `release`; but a run that had died gets it back: its agents may still send."""
+        self._give_to(self._dead)
+
+    def _give_to(self, next_holder: Holder | None) -> None:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         with self._locked():
             holder = read_holder(self._file)
-            if holder is not None and holder.owner == self._owner:
+            if holder is None or holder.owner != self._owner:
+                return
+            if next_holder is None:
                 self._file.unlink()
+            else:
+                self._write(next_holder)
 
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_S):
@@ -129,17 +157,19 @@ class Lease:
                     holder = read_holder(self._file)
                     if holder is None or holder.owner != self._owner:
                         return  # lost: `check` tells whoever wants to write
-                    self._write()
+                    self._write(self._me())
             except (OSError, LeaseHeldError):
                 continue  # a full or absent disk: the next beat tries again
 
+    def _me(self) -> Holder:
+        return Holder.here(self._owner, self._clock())
+
     @disk.reopened
-    def _write(self) -> None:
-        me = Holder.here(self._owner, self._clock())
+    def _write(self, holder: Holder) -> None:
         fresh = self._file.with_suffix(".new")
         fresh.unlink(missing_ok=True)  # whatever it is: a link would be followed
         with open(fresh, "x") as file:
-            file.write(me.to_json())
+            file.write(holder.to_json())
         os.replace(fresh, self._file)
 
     @contextmanager

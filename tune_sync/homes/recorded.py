@@ -1,14 +1,30 @@
-"""What is published in an experiment directory, read only."""
+"""What is published or staged in an experiment directory, read only."""
 
 from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from tune_sync import layout
 from tune_sync.homes.store import Info
 from tune_sync.manifest import FileEntry, Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What `Committer.recover` did.
+
+    Attributes:
+        completed: Checkpoints whose manifest was recorded after all.
+        dropped: Staged checkpoints that were not whole, or that nobody can tell to be.
+        forgotten: Published checkpoints that someone else removed.
+    """
+
+    completed: tuple[str, ...]
+    dropped: tuple[str, ...]
+    forgotten: tuple[str, ...] = ()
 
 
 class Readable(Protocol):
@@ -47,6 +63,23 @@ def recorded(store: Readable, below: str = layout.MANIFESTS_DIR) -> Iterator[str
             yield from recorded(store, entry.key)
         else:
             yield entry.key.removeprefix(layout.MANIFESTS_DIR + "/").removesuffix(".json")
+
+
+def newest_of(checkpoints: Iterable[str]) -> dict[str, str]:
+    """Trial directory -> the latest of its checkpoints."""
+    return {layout.parent(key): key for key in sorted(checkpoints, key=layout.by_age)}
+
+
+def staged(store: Readable) -> Iterator[str]:
+    """Keys of checkpoints with anything in staging, at whatever depth Ray puts them."""
+    todo = [layout.STAGING_DIR]
+    while todo:
+        for entry in store.list(todo.pop()):
+            key = entry.key.removeprefix(layout.STAGING_DIR + "/")
+            if layout.is_checkpoint_name(key.rsplit("/", 1)[-1]):
+                yield key
+            elif entry.is_dir:
+                todo.append(entry.key)
 
 
 def recorded_numbers(store: Readable) -> dict[str, set[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -32,6 +33,12 @@ class RunLease(Protocol):
 
     def release(self) -> None:
         """Give it back."""
+
+    def leave(self) -> None:
+        """Give it back, and let agents of this run write until the next one takes it."""
+
+    def hand_back(self) -> None:
+        """Give it back to the dead run that had it before, if there was one."""
 
 
 class DriverHome(Home, Protocol):
@@ -69,6 +76,13 @@ class Site(Protocol):
 
     def check(self) -> None:
         """Raise if it cannot be used. Within seconds."""
+
+    def look(self) -> list[str]:
+        """Names of what is at its top; none if it is not there.
+
+        Raises:
+            StoreError, OSError, ConfigError: It cannot be looked at.
+        """
 
     def prepare(self) -> None:
         """Make it ours, or raise ConfigError if another version's format is there."""
@@ -120,6 +134,15 @@ class LocalSite:
 
     def check(self) -> None:
         """See `Site.check`: `prepare` writes, and says what is wrong."""
+
+    def look(self) -> list[str]:
+        """See `Site.look`. A link to what is not there is not nothing."""
+        try:
+            return os.listdir(self.root)
+        except FileNotFoundError:
+            if os.path.lexists(self.root):
+                raise
+            return []
 
     def prepare(self) -> None:
         """See `Site.prepare`."""

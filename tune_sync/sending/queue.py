@@ -91,12 +91,15 @@ class SendQueue:
         self._sending.discard(attempt)
         self._failed[attempt] = reason
 
-    def removable(self) -> list[Item]:
+    def removable(self, *, is_short: bool = False) -> list[Item]:
         """What this node need not keep any more.
 
         A trial's newest stays while there is room: if it restarts here, it need not be fetched.
+
+        Args:
+            is_short: There is no room at all.
         """
-        newest = self._newest()
+        newest = set() if is_short else self._newest()
         return [i for i in self._items.values() if self._is_removable(i, newest)]
 
     def removed(self, attempt: str) -> None:

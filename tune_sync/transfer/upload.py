@@ -12,7 +12,6 @@ from tune_sync.errors import TuneSyncError
 from tune_sync.homes.home import Home, digest_of
 from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Seal
-from tune_sync.sending.orders import AT
 from tune_sync.transfer.batch import Batch
 from tune_sync.transfer.chunks import CHUNK_BYTES, Chunks
 
@@ -34,14 +33,12 @@ class Upload:
 
     Attributes:
         attempt: Its id.
-        reported_as: The same, with the node where it is if it is not at the destination.
     """
 
     def __init__(
         self, home: Home, checkpoint: str, rank: int, clock: Callable[[], float] = time.time
     ) -> None:
         self.attempt = home.begin(checkpoint)
-        self.reported_as = f"{self.attempt}{AT}{home.staged_at}" if home.staged_at else self.attempt
         self._home = home
         self._checkpoint = checkpoint
         self._rank = rank
@@ -58,6 +55,11 @@ class Upload:
         self._contents = threading.Condition()
         self._sending_count = 0
         self._seal_turn = threading.Lock()  # who comes second returns after the first has sealed
+
+    @property
+    def reported_as(self) -> str:
+        """See `Home.reported_as`."""
+        return self._home.reported_as(self.attempt)
 
     def key(self, inner: str) -> str:
         """Where the file `inner` of this attempt is staged."""

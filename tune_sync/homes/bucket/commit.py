@@ -50,7 +50,7 @@ from tune_sync.homes.bucket.staging import (
     order_from_json,
     settle,
 )
-from tune_sync.homes.commit import Recovery
+from tune_sync.homes.recorded import Recovery
 from tune_sync.manifest import (
     FORMAT_VERSION,
     FileEntry,

@@ -57,7 +57,6 @@ class BucketHome:
     """
 
     in_place = True
-    staged_at = ""
     # Google refuses to write one object more than once a second.
     rewrite_s = 1.0
 
@@ -211,6 +210,10 @@ class BucketHome:
         with self._parts:
             for old in _note_last(self._sealed, part, SEALED_KEPT_COUNT):
                 self._etags.pop(old, None)
+
+    def reported_as(self, attempt: str) -> str:
+        """See `Home.reported_as`."""
+        return attempt
 
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """See `Home.commit_file`. An object is always durable, and replaced whole."""

@@ -49,6 +49,7 @@ class BucketLease:
         self._sleep = sleep
         self._where = where
         self._lost = False
+        self._dead: Holder | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -86,14 +87,29 @@ class BucketLease:
 
         If the store does not answer, the lease runs out by itself: that is no failure of the run.
         """
+        self._give_to(None)
+
+    def leave(self) -> None:
+        """See `lease.Lease.leave`."""
+        self._give_to(self._me().left)
+
+    def hand_back(self) -> None:
+        """See `lease.Lease.hand_back`."""
+        self._give_to(self._dead)
+
+    def _give_to(self, next_holder: Holder | None) -> None:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         try:
-            holder = read_holder(self._bucket)
-            if holder is not None and holder.owner == self._owner:
+            holder, etag, _ = _look(self._bucket)
+            if holder is None or holder.owner != self._owner:
+                return
+            if next_holder is None:
                 self._bucket.delete([LEASE_KEY])
+            else:
+                self._bucket.put(LEASE_KEY, next_holder.to_json().encode(), if_match=etag)
         except (OSError, TuneSyncError) as error:
             logger.warning("the lease is left to run out in %.0f s: %s", BUCKET_LEASE_TTL_S, error)
 
@@ -101,8 +117,10 @@ class BucketLease:
         holder, etag, exists = _look(self._bucket)
         if holder is not None and holder.owner != self._owner:
             now_s = self._clock()
-            if _lives(holder, now_s) and not may_take(holder):
+            lives = _lives(holder, now_s)
+            if lives and not may_take(holder):
                 raise in_use(self._where, holder, holder.age_s(now_s), BUCKET_LEASE_TTL_S)
+            self._dead = None if lives else holder.left
         try:
             self._put(etag, exists)
         except PutConflictError:
@@ -114,8 +132,11 @@ class BucketLease:
         return found is not None and found.owner == self._owner
 
     def _put(self, etag: str, exists: bool) -> None:
-        me = Holder.here(self._owner, self._clock()).to_json().encode()
+        me = self._me().to_json().encode()
         self._bucket.put(LEASE_KEY, me, create_only=not exists, if_match=etag)
+
+    def _me(self) -> Holder:
+        return Holder.here(self._owner, self._clock())
 
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_S):

@@ -10,6 +10,7 @@ import xxhash
 from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
 from tune_sync.homes.bucket.staging import SEAL, Part, Staged, group, mark_key, part_from_json
+from tune_sync.homes.recorded import newest_of
 from tune_sync.manifest import Manifest, manifest_from_json
 
 # Small objects that are read at once: each takes a round trip, and little else.
@@ -57,7 +58,7 @@ class BucketRecords:
 
     def _newest(self) -> dict[str, str]:
         """Trial directory -> the latest of its published checkpoints."""
-        return {layout.parent(key): key for key in sorted(self.recorded(), key=layout.by_age)}
+        return newest_of(self.recorded())
 
     def _staged(self, below: str) -> dict[str, Staged]:
         prefix = f"{layout.STAGING_DIR}/{below}".rstrip("/")

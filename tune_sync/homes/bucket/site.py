@@ -40,6 +40,12 @@ class BucketSite:
         """See `Site.check`. Puts and deletes an object."""
         check_bucket(self._url, self._options, write=True)
 
+    def look(self) -> list[str]:
+        """See `Site.look`."""
+        check_bucket(self._url, self._options, write=False)
+        objects, directories = self._bucket.list_dir("")
+        return [*(found.key for found in objects), *directories]
+
     def prepare(self) -> None:
         """See `Site.prepare`."""
         if self._bucket.info(layout.FORMAT_KEY) is None:

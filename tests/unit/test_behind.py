@@ -1,0 +1,71 @@
+"""The driver's side of write-behind: what it writes, and how often."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.test_run_left import Silent
+from tune_sync.behind.behind import Behind
+from tune_sync.homes.home import LocalHome
+from tune_sync.publisher import Publisher
+
+REWRITE_S, TIMEOUT_S = 0.4, 10.0
+
+
+class Limited(LocalHome):
+    """A destination that refuses to replace one file more often than that."""
+
+    rewrite_s = REWRITE_S
+
+
+@pytest.fixture
+def behind(tmp_path: Path) -> Iterator[Behind]:
+    home = Limited(tmp_path)
+    publisher = Publisher(home.committer)
+    made = Behind(home, publisher, Silent())
+    yield made
+    made.close(TIMEOUT_S)
+    publisher.close(TIMEOUT_S)
+
+
+def test_state_that_changes_all_the_time_is_written_spaced_and_the_newest_at_last(
+    behind: Behind,
+) -> None:
+    wrote: list[tuple[float, int]] = []
+
+    def write(number: int) -> Any:
+        return lambda: wrote.append((time.monotonic(), number))
+
+    for number in range(40):
+        start_s = time.monotonic()
+        behind.offer("experiment_state-1.json", write(number), is_state=True, names=True)
+        assert time.monotonic() - start_s < 0.1, "the control loop offers it"
+        time.sleep(0.05)
+    behind.flush(TIMEOUT_S)
+    assert wrote[-1][1] == 39
+    assert 2 <= len(wrote) <= 40 * 0.05 / REWRITE_S + 3
+    times = [at_s for at_s, _ in wrote]
+    assert all(b - a >= REWRITE_S * 0.9 for a, b in pairwise(times))
+
+
+def test_state_that_cannot_be_written_holds_nobody_up_and_is_written_later(behind: Behind) -> None:
+    wrote: list[int] = []
+    fails = [OSError("it hangs, then fails")] * 3
+
+    def write() -> None:
+        if fails:
+            time.sleep(0.2)
+            raise fails.pop()
+        wrote.append(1)
+
+    start_s = time.monotonic()
+    behind.offer("experiment_state-1.json", write, is_state=True, names=True)
+    assert time.monotonic() - start_s < 0.1
+    behind.flush(TIMEOUT_S)
+    assert wrote == [1]

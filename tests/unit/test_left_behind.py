@@ -1,0 +1,224 @@
+"""Staging that nobody sends from any more is found, sent as far as it is wanted, and removed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.test_node_sender import FIRST, SECOND, Shaky, report
+from tune_sync import layout
+from tune_sync.agents.left_behind import Wanted, send_here
+from tune_sync.agents.names import agent_name
+from tune_sync.behind.left_behind import LEFT_AGE_S, Claim, LeftBehind, find, send_left, sweep_old
+from tune_sync.behind.staging_home import StagingHome
+from tune_sync.errors import StoreUnreachableError
+from tune_sync.homes.home import LocalHome
+from tune_sync.layout import checkpoint_name
+from tune_sync.spec import Options, Spec
+
+OWNER, NODE, WHERE = "0" * 32, "node1", "s3://bucket/results/exp"
+
+
+class NoAgent:
+    """Nothing is sent."""
+
+    def has_room(self) -> bool:
+        return True
+
+    def make_room(self) -> None:
+        pass
+
+    def wake(self) -> None:
+        pass
+
+    def is_settled(self, attempt: str) -> bool:
+        return False
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Shaky:
+    return Shaky(tmp_path / "home")
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Path:
+    return tmp_path / "staging"
+
+
+@pytest.fixture
+def root(staging: Path) -> Path:
+    return staging / OWNER / NODE
+
+
+def leave(root: Path, *checkpoints: str, ranks_count: int = 1) -> None:
+    """What a node has of checkpoints whose reports have returned, when it crashes."""
+    for checkpoint in checkpoints:
+        local = StagingHome(LocalHome(root.parents[2] / "away"), root, NoAgent(), NODE)
+        report(local, checkpoint, checkpoint.encode(), ranks_count)
+    Claim(root, WHERE)  # its lock goes with it, as with its process
+
+
+def sent(left: LeftBehind, home: Shaky, wanted: Any) -> list[str]:
+    with left.taken() as is_free:
+        assert is_free
+        return send_left(left, home, wanted)
+
+
+def recovered(home: Shaky) -> dict[str, bytes]:
+    home.committer.recover()
+    return {m.checkpoint: (home.root / m.checkpoint / "two").read_bytes()
+            for m in home.committer.published()}  # fmt: skip
+
+
+def test_what_was_reported_is_sent_and_published_and_nothing_stays(
+    staging: Path, root: Path, home: Shaky
+) -> None:
+    leave(root, FIRST, SECOND)
+    (left,) = find(staging)
+    assert (left.where, left.owner, left.node) == (WHERE, OWNER, NODE)
+    assert sent(left, home, lambda checkpoint: True) == [FIRST, SECOND]
+    assert not root.parent.exists()
+    assert recovered(home) == {FIRST: FIRST.encode(), SECOND: SECOND.encode()}
+    assert find(staging) == []
+
+
+def test_what_is_not_wanted_any_more_is_removed(staging: Path, root: Path, home: Shaky) -> None:
+    leave(root, FIRST, SECOND)
+    (left,) = find(staging)
+    assert sent(left, home, Wanted(frozenset(), {"t": FIRST})) == [SECOND]
+    assert not root.parent.exists()
+    assert recovered(home) == {SECOND: SECOND.encode()}
+
+
+def test_what_is_of_another_experiment_stays(staging: Path, root: Path, home: Shaky) -> None:
+    leave(root, FIRST)
+    (left,) = find(staging)
+    assert sent(left, home, Wanted(frozenset({"abc_00000"}), {"other": FIRST})) == []
+    assert len(find(staging)) == 1
+    assert not home.root.exists()
+
+
+def test_half_a_report_is_not_sent(staging: Path, root: Path, home: Shaky) -> None:
+    leave(root, FIRST)
+    for seal in root.rglob("seal.json"):
+        seal.unlink()
+    (left,) = find(staging)
+    assert sent(left, home, lambda checkpoint: True) == []
+    assert root.exists(), "its writer lives: it is this process"
+    for writer in root.rglob("writer.json"):
+        writer.write_text(writer.read_text().replace(f'"pid": {os.getpid()}', '"pid": 4194000'))
+    assert sent(left, home, lambda checkpoint: True) == []
+    assert not root.parent.exists()
+
+
+def test_a_destination_that_is_away_costs_nothing(staging: Path, root: Path, home: Shaky) -> None:
+    leave(root, FIRST, SECOND)
+    (left,) = find(staging)
+    home.is_up = False
+    with pytest.raises(StoreUnreachableError):
+        sent(left, home, lambda checkpoint: True)
+    home.is_up = True
+    assert sent(left, home, lambda checkpoint: True) == [FIRST, SECOND]
+
+
+def test_what_was_stored_before_is_not_sent_again(staging: Path, root: Path, home: Shaky) -> None:
+    leave(root, FIRST)
+    (seal,) = root.rglob("seal.json")
+    (seal.parent / "stored.json").write_text('{"attempt": "there"}')
+    (left,) = find(staging)
+    assert sent(left, home, lambda checkpoint: True) == []
+    assert not root.parent.exists()
+
+
+def test_what_an_agent_uses_is_not_taken(staging: Path, root: Path) -> None:
+    leave(root, FIRST)
+    claim = Claim(root, WHERE)
+    (left,) = find(staging)
+    with left.taken() as is_free:
+        assert not is_free
+    assert sweep_old(staging, time.time() + 10 * LEFT_AGE_S) == []
+    del claim
+    with left.taken() as is_free:
+        assert is_free
+
+
+@pytest.fixture
+def unmarked(staging: Path) -> Iterator[Path]:
+    """What is not ours, in the same directory."""
+    (staging / "mine" / "too").mkdir(parents=True)
+    (staging / "mine" / "too" / "file").write_text("mine")
+    yield staging / "mine" / "too" / "file"
+
+
+def test_what_nobody_comes_back_for_goes_after_its_time(
+    staging: Path, root: Path, unmarked: Path
+) -> None:
+    leave(root, FIRST)
+    assert sweep_old(staging, time.time() + LEFT_AGE_S - 60) == []
+    assert (root / layout.STAGING_DIR / FIRST).exists()
+    assert sweep_old(staging, time.time() + LEFT_AGE_S + 60) == [root]
+    assert not root.parent.exists()
+    assert unmarked.exists()
+
+
+def test_an_agent_that_lives_keeps_its_directory_young(staging: Path, root: Path) -> None:
+    claim = Claim(root, WHERE)
+    (mark,) = root.rglob("staged_for.json")
+    os.utime(mark, (1.0, 1.0))
+    assert find(staging)[0].seen_s == 1.0
+    claim.renew()
+    assert find(staging)[0].seen_s > 1.0
+
+
+@pytest.mark.parametrize("body", ["", "[]", "{}", '{"experiment": '])
+def test_a_mark_that_cannot_be_read_is_left_alone(staging: Path, root: Path, body: str) -> None:
+    leave(root, FIRST)
+    (mark,) = root.rglob("staged_for.json")
+    mark.write_text(body)
+    assert find(staging) == []
+    assert sweep_old(staging, time.time() + 10 * LEFT_AGE_S) == []
+
+
+class Reached:
+    """Reaches the destination."""
+
+    def __init__(self, home: Shaky) -> None:
+        self._home = home
+
+    def home(self, spec: Spec) -> Shaky:
+        return self._home
+
+
+def test_a_node_sends_what_is_of_the_experiment_and_has_no_agent(
+    staging: Path, root: Path, home: Shaky
+) -> None:
+    spec = Spec("key", "bucket/results", "exp", "1" * 32, None,
+                Options(staging_dir=str(staging)), "s3")  # fmt: skip
+    assert spec.where == WHERE
+    leave(root, FIRST)
+    wanted, plain = Wanted(frozenset(), {"t": ""}), spec.to_plain()
+    busy = agent_name(replace(spec, owner=OWNER), NODE)
+    other = replace(spec, experiment="other").to_plain()
+    assert send_here(plain, Reached(home), wanted, [busy]) == ([], "")
+    assert send_here(other, Reached(home), wanted, []) == ([], "")
+    home.is_up = False
+    sent, why = send_here(plain, Reached(home), wanted, [])
+    assert (sent, str(root) in why, "does not answer" in why) == ([], True, True)
+    home.is_up = True
+    assert send_here(plain, Reached(home), wanted, []) == ([FIRST], "")
+    assert send_here(plain, Reached(home), wanted, []) == ([], "")
+
+
+def test_a_trial_is_known_by_its_id_or_by_what_is_published_of_it() -> None:
+    wanted = Wanted(frozenset({"ab12c_00000"}), {"custom": f"custom/{checkpoint_name(3)}"})
+    directory = "train_ab12c_00000_0_rate=1_2026-01-01"
+    assert wanted(f"{directory}/{checkpoint_name(0)}") is True
+    assert wanted(f"train_ab12c_000001_0/{checkpoint_name(0)}") is None
+    assert wanted(f"custom/{checkpoint_name(3)}") is False
+    assert wanted(f"custom/{checkpoint_name(4)}") is True

@@ -1,0 +1,293 @@
+"""`SpillingHome`: stages on this node's disk; what finds no room there *spills* to the destination.
+
+The disk may get full at any write: by another program, a quota, or what is staged. What was written
+of that attempt till then is sent to the destination, and the rest of it goes there directly: such a
+report takes as long as one that waits for the destination. Nobody has to say it again.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from tune_sync import guard, layout
+from tune_sync.behind.attempt_here import AttemptHere, FileHere
+from tune_sync.behind.staged_copy import StagedCopies
+from tune_sync.errors import FixCallError, StoreError, StoreFullError, TuneSyncError
+from tune_sync.homes.home import Home, LocalHome, Piece
+from tune_sync.homes.store import free_bytes
+from tune_sync.manifest import Seal
+from tune_sync.sending.orders import AT
+from tune_sync.transfer.chunks import CHUNK_BYTES
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+T = TypeVar("T")
+
+# How often it looks again if there is neither room here nor an answer of the destination.
+LOOK_S = 1.0
+# Less than that is no room: free space goes up and down on any disk that is used.
+ROOM_BYTES = 1 << 20
+# A full disk is told so often: each report would say the same.
+SAY_S = 60.0
+# Attempts that are remembered after their seal, as a seal may grow.
+KEPT_COUNT = 64
+
+
+class SpillingHome:
+    """The verbs of `Home` that concern attempts. Methods may be called from any thread.
+
+    Args:
+        local: The staging directory.
+        destination: Where everything goes in the end.
+        node: The Ray node's id.
+        make_room: Removes what this node need not keep.
+        timeout_s: How long to wait if there is neither room nor an answer of the destination.
+        clock: Monotonic seconds.
+        sleep: Waits for seconds.
+    """
+
+    def __init__(
+        self, local: LocalHome, destination: Home, node: str, *,
+        make_room: Callable[[], None] = lambda: None, timeout_s: float = 1800.0,
+        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+    ) -> None:  # fmt: skip
+        self._local = local
+        self._copies = StagedCopies(local.root)
+        self._destination = destination
+        self._node = node
+        self._make_room = make_room
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._sleep = sleep
+        self._said_s: dict[int, float] = {}
+        self._attempts: dict[str, AttemptHere] = {}
+        self._names = threading.Lock()
+
+    def reported_as(self, attempt: str) -> str:
+        """See `Home.reported_as`."""
+        found = self._find(attempt)
+        return found.there if found and found.there else f"{attempt}{AT}{self._node}"
+
+    def begin(self, checkpoint: str) -> str:
+        """See `Home.begin`."""
+        found = self._first_that_works(
+            checkpoint, lambda: self._begin_here(checkpoint), lambda: self._begin_there(checkpoint)
+        )
+        with self._names:
+            self._attempts[found.name] = found
+            sealed = [a.name for a in self._attempts.values() if a.is_sealed or a.there]
+            for name in sealed[: max(0, len(self._attempts) - KEPT_COUNT)]:
+                del self._attempts[name]
+        return found.name
+
+    def expect(self, key: str, size_bytes: int) -> None:
+        """See `Home.expect`."""
+
+        def note(attempt: AttemptHere) -> None:
+            attempt.file(key).expected_bytes = size_bytes
+
+        self._put(key, lambda home, to: home.expect(to(key), size_bytes), note)
+
+    def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
+        """See `Home.write`."""
+
+        def note(attempt: AttemptHere) -> None:
+            attempt.file(key).size_bytes = offset_bytes + len(data)
+
+        self._put(key, lambda home, to: home.write(to(key), offset_bytes, data), note)
+
+    def write_batch(self, pieces: Sequence[Piece], data: bytes | bytearray | memoryview) -> None:
+        """See `Home.write_batch`."""
+
+        def note(attempt: AttemptHere) -> None:
+            for piece in pieces:
+                attempt.files[piece.key] = FileHere(piece.length_bytes, is_batched=True)
+
+        self._put(
+            pieces[0].key,
+            lambda home, to: home.write_batch([replace(p, key=to(p.key)) for p in pieces], data),
+            note,
+        )
+
+    def link(self, source: str, target: str) -> None:
+        """See `Home.link`."""
+        self._put(
+            target,
+            lambda home, to: home.link(to(source), to(target)),
+            lambda attempt: attempt.links.append((source, target)),
+        )
+
+    def flush(self, key: str) -> None:
+        """See `Home.flush`."""
+        self._put(key, lambda home, to: home.flush(to(key)))
+
+    def finish(self, key: str) -> None:
+        """See `Home.finish`."""
+
+        def note(attempt: AttemptHere) -> None:
+            attempt.file(key).is_finished = True
+
+        self._put(key, lambda home, to: home.finish(to(key)), note)
+
+    def seal(self, checkpoint: str, seal: Seal) -> bool:
+        """See `Home.seal`; returns whether it is staged here."""
+        here = layout.staged_key(checkpoint, seal.attempt)
+
+        def seal_at(home: Home, to: Callable[[str], str]) -> None:
+            attempt = to(here).split("/")[-2]
+            home.seal(checkpoint, replace(seal, attempt=attempt))
+
+        def note(attempt: AttemptHere) -> None:
+            attempt.is_sealed = True
+
+        self._put(here, seal_at, note)
+        found = self._find(seal.attempt)
+        return found is None or not found.there
+
+    def discard_attempt(self, checkpoint: str, attempt: str) -> None:
+        """See `Home.discard_attempt`."""
+        with self._names:
+            found = self._attempts.pop(attempt, None)
+        self._local.discard_attempt(checkpoint, attempt)
+        if found is not None and found.there:
+            self._destination.discard_attempt(checkpoint, found.there)
+
+    # Inside
+
+    def _find(self, attempt: str) -> AttemptHere | None:
+        with self._names:
+            return self._attempts.get(attempt)
+
+    def _of(self, key: str) -> AttemptHere | None:
+        return self._find(guard.attempt_root(key).split("/")[-2])
+
+    def _put(
+        self, key: str, put: Callable[[Home, Callable[[str], str]], None],
+        note: Callable[[AttemptHere], None] = lambda attempt: None,
+    ) -> None:  # fmt: skip
+        """Do it here, or where the attempt has spilled to."""
+        attempt = self._of(key)
+        if attempt is None:
+            put(self._local, lambda key: key)
+            return
+        while not attempt.has_spilled():
+            with attempt.writing():
+                if attempt.has_spilled():
+                    break
+                try:
+                    put(self._local, lambda key: key)
+                    note(attempt)
+                    return
+                except StoreFullError as error:
+                    full = error
+            self._find_room(attempt, full)
+        put(self._destination, attempt.key_there)
+
+    def _find_room(self, attempt: AttemptHere, full: StoreFullError) -> None:
+        """Make room here, or spill the attempt; returns when one of the two was done."""
+        with attempt.moving():
+            if not attempt.there:
+                self._first_that_works(
+                    attempt.checkpoint,
+                    partial(self._try_room, full, free_bytes(self._local.root)),
+                    partial(self._spill, attempt),
+                )
+
+    def _try_room(self, full: StoreFullError, before_bytes: int) -> None:
+        with suppress(Exception):  # the agent may be starting just now
+            self._make_room()
+        if free_bytes(self._local.root) < before_bytes + ROOM_BYTES:
+            raise full
+
+    def _begin_here(self, checkpoint: str) -> AttemptHere:
+        name = self._local.begin(checkpoint)
+        try:
+            self._copies.begun(checkpoint, name, time.time())
+        except OSError:
+            self._copies.remove(checkpoint, name)
+            raise
+        return AttemptHere(checkpoint, name)
+
+    def _begin_there(self, checkpoint: str) -> AttemptHere:
+        name = self._destination.begin(checkpoint)
+        return AttemptHere(checkpoint, name, there=name)
+
+    def _spill(self, attempt: AttemptHere) -> None:
+        there = self._destination.begin(attempt.checkpoint)
+        try:
+            self._send(replace(attempt, there=there))
+        except BaseException:
+            with suppress(TuneSyncError, OSError):
+                self._destination.discard_attempt(attempt.checkpoint, there)
+            raise
+        attempt.there = there
+        if not attempt.is_sealed:
+            self._copies.remove(attempt.checkpoint, attempt.name)
+
+    def _send(self, attempt: AttemptHere) -> None:
+        """Send what is here of an attempt, as if it had been written there."""
+        for pieces in attempt.batches():
+            data = b"".join(self._local.read(p.key, 0, p.length_bytes) for p in pieces)
+            there = [replace(p, key=attempt.key_there(p.key)) for p in pieces]
+            self._destination.write_batch(there, data)
+        for key, file in attempt.files.items():
+            if not file.is_batched:
+                self._send_file(key, attempt.key_there(key), file)
+        for source, target in attempt.links:
+            self._destination.flush(attempt.key_there(source))
+            self._destination.link(attempt.key_there(source), attempt.key_there(target))
+
+    def _send_file(self, key: str, target: str, file: FileHere) -> None:
+        if file.expected_bytes is not None:
+            self._destination.expect(target, file.expected_bytes)
+        for start in range(0, file.size_bytes, CHUNK_BYTES):
+            size_bytes = min(CHUNK_BYTES, file.size_bytes - start)
+            self._destination.write(target, start, self._local.read(key, start, size_bytes))
+        if file.is_finished:
+            self._destination.finish(target)
+
+    def _first_that_works(self, checkpoint: str, *ways: Callable[[], T]) -> T:
+        """Try each way, for as long as it takes; tells that there is no room."""
+        end_s = self._clock() + self._timeout_s
+        while True:
+            errors: list[Exception] = []
+            for way in ways:
+                try:
+                    return way()
+                except (FixCallError, FileNotFoundError):  # not for lack of room: it was discarded
+                    raise
+                except (OSError, StoreError) as error:
+                    errors.append(error)
+                    self._say(checkpoint, errors)
+            if self._clock() > end_s:
+                raise self._no_way(checkpoint, errors) from errors[0]
+            self._sleep(LOOK_S)
+
+    def _say(self, checkpoint: str, errors: Sequence[Exception]) -> None:
+        now_s = self._clock()
+        if now_s - self._said_s.get(len(errors), float("-inf")) < SAY_S:
+            return
+        self._said_s[len(errors)] = now_s
+        if len(errors) == 1:
+            logger.warning(
+                "node %s cannot stage in %s: %s; %s goes to its destination directly, and its "
+                "report waits for that", self._node, self._local.root, errors[0], checkpoint,
+            )  # fmt: skip
+        else:
+            logger.warning("%s", self._no_way(checkpoint, errors))
+
+    def _no_way(self, checkpoint: str, errors: Sequence[Exception]) -> StoreFullError:
+        return StoreFullError(
+            errno.ENOSPC,
+            f"{checkpoint}: node {self._node} cannot stage in {self._local.root} ({errors[0]}), "
+            f"and its destination does not take it either ({errors[-1]}); make room there, choose "
+            "another staging_dir, or see to it that the destination answers",
+        )

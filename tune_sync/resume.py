@@ -1,0 +1,99 @@
+"""`restore_or_start`: one script that starts an experiment, and resumes it when it is run again."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import ray.tune
+
+from tune_sync.buckets.url import BucketUrl
+from tune_sync.errors import ConfigError, DamagedError
+from tune_sync.filesystem import SyncHandler
+from tune_sync.homes.sites import Site
+from tune_sync.kwargs import restore_kwargs
+from tune_sync.ray_adapter import RunConfig
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+_TUNER = "tuner.pkl"  # what `Tuner.restore` needs, beside the state
+
+
+def restore_or_start(
+    trainable: Any, *, run_config: RunConfig, param_space: dict[str, Any] | None = None,
+    tune_config: ray.tune.TuneConfig | None = None, resume_errored: bool = False,
+    restart_errored: bool = False,
+) -> ray.tune.Tuner:  # fmt: skip
+    """A Tuner that resumes the experiment of this name, or starts it if there is none.
+
+    For scripts that are run again after whatever killed them. If the experiment has ended, `fit()`
+    returns its results at once; if it is running, `fit()` raises `LeaseHeldError`.
+    `ray.tune.Tuner.can_restore` does not say whether there is nothing,
+    or nothing that can be seen; this raises then.
+
+    Args:
+        trainable: As for `ray.tune.Tuner`.
+        run_config: It needs a `name`, and says where to look. A run that is resumed goes on with
+            the settings it was started with; of these only `storage_options` are used then.
+        param_space: As for `ray.tune.Tuner`; also given to `Tuner.restore`.
+        tune_config: As for `ray.tune.Tuner`; a run that is resumed keeps its own.
+        resume_errored: As for `Tuner.restore`.
+        restart_errored: As for `Tuner.restore`.
+
+    Raises:
+        ConfigError: No name, `overwrite=True`, or another kind of `RunConfig`.
+        DamagedError: An experiment is there, and a file that a restore needs is not.
+        StoreDeniedError, StoreUnreachableError, OSError: The place cannot be looked at: whether
+            something is there is not known, and nothing is started.
+    """
+    handler = _handler_of(run_config)
+    site = handler.site()
+    if not _can_restore(site):
+        logger.info("%s: nothing to resume, starting afresh", site.where)
+        return ray.tune.Tuner(
+            trainable, param_space=param_space, tune_config=tune_config, run_config=run_config
+        )
+    logger.info("%s: resuming what is there", site.where)
+    return ray.tune.Tuner.restore(
+        **_place_of(handler), trainable=trainable, param_space=param_space,
+        resume_errored=resume_errored, restart_errored=restart_errored,
+    )  # fmt: skip
+
+
+def _handler_of(run_config: Any) -> SyncHandler:
+    if not isinstance(run_config, RunConfig):
+        raise ConfigError(f"restore_or_start(run_config={type(run_config).__name__}(...)): a "
+                          "tune_sync.RunConfig is needed")  # fmt: skip
+    if not run_config.name:
+        raise ConfigError(
+            "restore_or_start(run_config=RunConfig(...)): a name is needed; without one every run "
+            "gets another, and there would never be anything to resume"
+        )
+    if run_config.overwrite:
+        raise ConfigError(
+            "restore_or_start(run_config=RunConfig(overwrite=True)): that moves an experiment "
+            "aside, this resumes it; leave one of them out"
+        )
+    handler: SyncHandler = run_config.storage_filesystem.handler
+    return handler
+
+
+def _can_restore(site: Site) -> bool:
+    """Whether an experiment is there. Raises if that cannot be told, or if it is not whole."""
+    names = site.look()
+    if not names or not site.holds_experiment():
+        return False
+    if _TUNER not in names:
+        raise DamagedError(
+            f"{site.where} holds an experiment, but no {_TUNER}, which a restore needs; put that "
+            "file back, or choose another name"
+        )
+    return True
+
+
+def _place_of(handler: SyncHandler) -> dict[str, Any]:
+    spec = handler.spec
+    if not spec.scheme:
+        return {"path": handler.experiment_root}
+    url = BucketUrl(spec.scheme, handler.experiment_root)
+    return restore_kwargs(url.for_restore, handler.connector.storage_options(spec) or None)
