@@ -66,6 +66,7 @@ def crash_in_the_middle(is_held: threading.Event, may_go: threading.Event) -> in
     return pid
 
 
+@pytest.mark.slow
 def test_a_crash_of_the_client_costs_no_checkpoint_and_no_trial(
     server: S3Server, tmp_path: Path
 ) -> None:
