@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import ray
 from ray import tune
 
 from tests.hosts.drivers.trainables import train_n, whole_digest
-from tests.stores.proxy import Faults, proxy
+from tests.stores.proxy import Faults, Handler, proxy
 from tests.stores.seaweed import S3Server, seaweed
 from tests.stores.test_behind import Fit
 from tests.stores.test_weather import s3
@@ -34,38 +34,46 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         ray.shutdown()
 
 
-def agents() -> list[int]:
-    """Processes of node agents."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if entry.read_bytes().startswith(b"ray::NodeAgent"):
-                found.append(int(entry.parent.name))
-        except OSError:  # it has just ended
-            continue
-    return found
+def agent_pid() -> int:
+    """The process of the one node agent of this Ray."""
+    found = ray.util.list_named_actors(all_namespaces=True)
+    (agent,) = [actor for actor in found if actor["name"].startswith("stage-")]
+    handle = ray.get_actor(agent["name"], namespace=agent["namespace"])
+    return int(ray.get(handle.ping.remote(), timeout=TIMEOUT_S))
 
 
-def crash_in_the_middle(faults: Faults, before: set[int]) -> None:
-    """Wait until the agent is about to put a file, and end it as a segmentation fault does."""
-    seen_count, deadline_s = len(faults.requests), time.monotonic() + TIMEOUT_S
-    faults.passes.clear()
-    while True:
-        mine = set(agents()) - before
-        puts = [r for r in faults.requests[seen_count:] if r.startswith("PUT") and "blob" in r]
-        if mine and puts:
-            break
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-    os.kill(mine.pop(), signal.SIGSEGV)
-    faults.passes.set()
+class Holding(Handler):
+    """Holds what puts a large file of a checkpoint, until it may go on."""
+
+    is_held: threading.Event
+    may_go: threading.Event
+
+    def pass_on(self, body: bytes, fault: str) -> None:
+        if self.command == "PUT" and "blob.bin" in self.path and not self.may_go.is_set():
+            self.is_held.set()
+            self.may_go.wait(TIMEOUT_S)
+        super().pass_on(body, fault)
 
 
+def crash_in_the_middle(is_held: threading.Event, may_go: threading.Event) -> int:
+    """Wait until the agent is putting a file, and end it as a segmentation fault does."""
+    is_held.clear()
+    may_go.clear()
+    assert is_held.wait(TIMEOUT_S)
+    pid = agent_pid()
+    os.kill(pid, signal.SIGSEGV)
+    may_go.set()
+    return pid
+
+
+@pytest.mark.slow
 def test_a_crash_of_the_client_costs_no_checkpoint_and_no_trial(
     server: S3Server, tmp_path: Path
 ) -> None:
-    before, faults = set(agents()), Faults()
-    with proxy(server.endpoint_url, faults) as url:
+    is_held, may_go = threading.Event(), threading.Event()
+    held = {"is_held": is_held, "may_go": may_go}
+    crashed = set()
+    with proxy(server.endpoint_url, Faults(), Holding, **held) as url:
         sync = SyncConfig(
             upload_dir=URL, storage_options={**server.options, "endpoint_url": url},
             wait_for="staged", staging_dir=tmp_path / "staging",
@@ -74,10 +82,10 @@ def test_a_crash_of_the_client_costs_no_checkpoint_and_no_trial(
         space = {"settings": {"steps": STEPS, "pause_s": 1.0}}
         fit = Fit(tune.Tuner(train_n, param_space=space, run_config=config))
         for _ in range(CRASHES_COUNT):
-            crash_in_the_middle(faults, before)
-            time.sleep(1.0)
+            crashed.add(crash_in_the_middle(is_held, may_go))
         (result,) = fit.end()
         assert result.error is None
+        assert len(crashed) == CRASHES_COUNT
         assert result.metrics["resumed_at"] == 0  # the trial has not even noticed
         assert len(result.best_checkpoints) == STEPS
         for checkpoint, metrics in result.best_checkpoints:
