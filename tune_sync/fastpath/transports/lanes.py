@@ -25,12 +25,13 @@ class _Block:
     do: int
     handle: bytes
     offset_bytes: int
+    length_bytes: int
     view: memoryview
 
     def send(self, stream: Stream) -> None:
         is_write = self.do == wire.WRITE
         digest = wire.digest_of(self.view) if is_write else bytes(16)
-        request = Request(self.do, self.handle, self.offset_bytes, len(self.view), digest)
+        request = Request(self.do, self.handle, self.offset_bytes, self.length_bytes, digest)
         request.send(stream, self.view if is_write else None)
 
     def end(self) -> None:
@@ -63,7 +64,7 @@ class Lanes:
         transfer = Transfer(len(ranges), self._forget, self._cut)
         views = (region.view[part.here_bytes :][: part.length_bytes] for part in ranges)
         blocks = [
-            _Block(transfer, do, handle, part.there_bytes, view)
+            _Block(transfer, do, handle, part.there_bytes, part.length_bytes, view)
             for part, view in zip(ranges, views, strict=True)
         ]
         with self._changed:
@@ -75,19 +76,28 @@ class Lanes:
             transfer.fail(closed)
         return transfer
 
-    def take(self, *, wait: bool) -> _Block | None:
-        """The next block; None if there is none, or, with `wait`, if there never will be."""
+    def take(self, lane: _Lane, *, wait: bool) -> _Block | None:
+        """Make a block the lane's next; None if there is none, or, with `wait`, never will be."""
         with self._changed:
             if wait:
                 self._changed.wait_for(lambda: self._blocks or self._closed)
-            return self._blocks.popleft() if self._blocks else None
+            lane.next = self._blocks.popleft() if self._blocks else None
+            return lane.next
+
+    def begin(self, lane: _Lane) -> _Block | None:
+        """Put the lane's next block under way; None if it is not wanted any more."""
+        with self._changed:
+            block, lane.next = lane.next, None
+            if block is not None:
+                lane.under_way.append(block)
+            return block
 
     def may_send(self, block: _Block, under_way: Sequence[_Block]) -> bool:
         """Whether `block` may be sent before the answers to those under way have come."""
         if not under_way:
             return True
         # Both sides would wait for the other to take a block, if one of each kind was under way.
-        bytes_under_way = sum(len(other.view) for other in under_way) + len(block.view)
+        bytes_under_way = sum(other.length_bytes for other in (*under_way, block))
         return (
             under_way[0].do == block.do
             and len(under_way) < MOST_BLOCKS_UNDER_WAY
@@ -98,7 +108,8 @@ class Lanes:
         """End all that is queued and under way with `error`. May be called twice."""
         with self._changed:
             self._closed = self._closed or error
-            transfers = {block.transfer for block in self._blocks}
+            nexts = [lane.next for lane in self._lanes if lane.next is not None]
+            transfers = {block.transfer for block in (*self._blocks, *nexts)}
             self._changed.notify_all()
         for transfer in transfers:
             transfer.fail(error)
@@ -121,6 +132,10 @@ class Lanes:
         with self._changed:
             gone = [block for block in self._blocks if block.transfer is transfer]
             self._blocks = deque(b for b in self._blocks if b.transfer is not transfer)
+            for lane in self._lanes:
+                if lane.next is not None and lane.next.transfer is transfer:
+                    gone.append(lane.next)
+                    lane.next = None
         for block in gone:
             block.end()
 
@@ -140,14 +155,13 @@ class _Lane:
         self._connect = connect
         self._on_lost = on_lost
         self._stream: Stream | None = None
-        self._under_way: deque[_Block] = deque()
-        self._next: _Block | None = None
+        self.under_way: deque[_Block] = deque()
+        self.next: _Block | None = None  # guarded by the lock of `lanes`
         self._is_cut = False
         self.thread = threading.Thread(target=self._run, name="tune_sync-lane", daemon=True)
 
     def moves(self, transfer: Transfer) -> bool:
-        blocks = [*self._under_way, self._next]
-        return any(block is not None and block.transfer is transfer for block in blocks)
+        return any(block.transfer is transfer for block in list(self.under_way))
 
     def cut(self) -> None:
         self._is_cut = True
@@ -157,8 +171,8 @@ class _Lane:
 
     def _run(self) -> None:
         while True:
-            block = self._lanes.take(wait=not self._under_way)
-            if block is None and not self._under_way:
+            block = self._lanes.take(self, wait=not self.under_way)
+            if block is None and not self.under_way:
                 break
             try:
                 if block is None:
@@ -171,23 +185,17 @@ class _Lane:
             self._stream.close()
 
     def _begin(self, block: _Block) -> None:
-        self._next = block
-        try:
-            while not self._lanes.may_send(block, self._under_way):
-                self._finish_first()
-            stream = self._opened()
-        finally:
-            self._under_way.append(block)
-            self._next = None
-        if block.transfer.is_wanted:
-            block.send(stream)
-        else:
-            self._under_way.pop().end()
+        while not self._lanes.may_send(block, self.under_way):
+            self._finish_first()
+        stream = self._opened()
+        begun = self._lanes.begin(self)  # until here, it could be forgotten
+        if begun is not None:
+            begun.send(stream)
 
     def _finish_first(self) -> None:
-        block = self._under_way[0]
+        block = self.under_way[0]
         error = wire.receive_reply(self._opened(), block.view if block.do == wire.READ else None)
-        self._under_way.popleft()
+        self.under_way.popleft()
         if error is not None:
             block.transfer.fail(error)
         block.end()
@@ -204,8 +212,9 @@ class _Lane:
             stream.close()
         if self._is_cut:
             error = PeerLostError("the connection was cut here, to end a transfer; write it again")
-        blocks = list(self._under_way)
-        self._under_way.clear()
+        self._lanes.begin(self)
+        blocks = list(self.under_way)
+        self.under_way.clear()
         for block in blocks:
             block.transfer.fail(error)
             block.end()

@@ -80,14 +80,13 @@ class TcpTransport(Transport):
             introduce(stream, self._token, address)
             wire.send_frame(stream, hello)
             answer = wire.receive_frame(stream)
-        except SyncTimeoutError as error:
-            raise PeerLostError(
-                f"{address} does not answer as tune_sync does; use TLS on both hosts or on none"
-            ) from error
-        except PeerLostError as error:
+        except (PeerLostError, SyncTimeoutError) as error:
             if isinstance(error.__cause__, ssl.SSLError):
                 raise _no_tls(address, error.__cause__) from error
-            raise
+            raise PeerLostError(
+                f"{address} does not answer as tune_sync does: {error}; is it up, and is TLS used "
+                "on both hosts, or on none?"
+            ) from error
         if (failure := wire.raised(answer)) is not None:
             raise failure
         return answer
