@@ -58,6 +58,8 @@ class BareHosts:
     def close(self) -> None:
         """End every host and the network."""
         for host in self.hosts.values():
+            host.cut_power()  # all at once: each takes a second to be gone
+        for host in self.hosts.values():
             host.kill()
         self.switch.close()
         shutil.rmtree(self._dir, ignore_errors=True)

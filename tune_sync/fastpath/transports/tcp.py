@@ -59,8 +59,11 @@ class TcpTransport(Transport):
     def _open(
         self, address: str, place: tuple[str, int], hello: dict[str, str]
     ) -> tuple[Stream, dict[str, Any]]:
+        is_first = not hello  # later ones belong to a transfer, which outlives a cut of the link
+        limits = self._limits
+        timeout_s = limits.connect_timeout_s if is_first else limits.stall_timeout_s
         try:
-            connection = socket.create_connection(place, self._limits.connect_timeout_s)
+            connection = socket.create_connection(place, timeout_s)
         except OSError as error:
             raise PeerLostError(
                 f"nobody answers at {address}: {error}; is that host up?"
@@ -69,7 +72,7 @@ class TcpTransport(Transport):
             undo.callback(connection.close)
             connection = self._wrapped(connection, address)
             undo.callback(connection.close)
-            stream = Stream(connection, address, self._limits.connect_timeout_s)
+            stream = Stream(connection, address, timeout_s)
             answer = self._introduce(stream, address, hello)
             undo.pop_all()
         stream.set_stall_timeout(self._limits.stall_timeout_s)
@@ -83,6 +86,8 @@ class TcpTransport(Transport):
         except (PeerLostError, SyncTimeoutError) as error:
             if isinstance(error.__cause__, ssl.SSLError):
                 raise _no_tls(address, error.__cause__) from error
+            if hello and isinstance(error, SyncTimeoutError):
+                raise
             raise PeerLostError(
                 f"{address} does not answer as tune_sync does: {error}; is it up, and is TLS used "
                 "on both hosts, or on none?"

@@ -117,10 +117,11 @@ class TcpServer(Server):
 
     def _greet(self, connection: socket.socket) -> None:
         who = "{}:{}".format(*connection.getpeername()[:2])
-        connection.settimeout(self._limits.connect_timeout_s)
+        # Not the shorter limit for connecting: a link may be cut while a transfer opens streams.
+        connection.settimeout(self._limits.stall_timeout_s)
         if self._tls is not None:
             connection = self._tls.wrap_socket(connection, server_side=True)
-        stream = Stream(connection, who, self._limits.connect_timeout_s)
+        stream = Stream(connection, who, self._limits.stall_timeout_s)
         try:
             self._know(stream)
             if not greet(stream, self._token):
@@ -144,6 +145,7 @@ class TcpServer(Server):
         session = _Session()
         with self._lock:
             self._sessions[session.name] = session
+        session.streams.add(stream)
         try:
             wire.send_frame(stream, {"session": session.name})
             stream.set_stall_timeout(None)
@@ -152,9 +154,7 @@ class TcpServer(Server):
         finally:
             with self._lock:
                 del self._sessions[session.name]
-                streams = list(session.streams)
-            for other in streams:
-                other.cut()
+            self._end(session)
             for handle in session.begun:
                 self._shelf.drop(handle)
 
@@ -203,9 +203,18 @@ class TcpServer(Server):
                 request = wire.receive_request(stream)
                 stream.set_stall_timeout(self._limits.stall_timeout_s)
                 self._move(stream, request)
+        except SyncTimeoutError:
+            self._end(session)  # a host without power sends no goodbye: its memory is free now
+            raise
         finally:
             with self._lock:
                 session.streams.discard(stream)
+
+    def _end(self, session: _Session) -> None:
+        with self._lock:
+            streams = list(session.streams)
+        for stream in streams:
+            stream.cut()
 
     def _move(self, stream: Stream, request: Request) -> None:
         move = self._write if request.do == wire.WRITE else self._read
