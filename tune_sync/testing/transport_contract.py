@@ -300,11 +300,12 @@ class TransportContract:
             pair.server.close()
             pair.server.close()
             started_s = time.monotonic()
-            for call in (
+            calls: list[Callable[[], object]] = [
                 lambda: transfer.wait(SOON_S),
                 upload.publish,
                 lambda: pair.peer.find("k"),
-            ):
+            ]
+            for call in calls:
                 with raises(PeerLostError):
                     call()
             upload.drop()
