@@ -102,7 +102,7 @@ def test_other_numbers_are_refused(parse: Callable[[str], Any], text: str) -> No
 
 @pytest.mark.parametrize(
     ("amount", "text"),
-    [(5, "5 B"), (999, "999 B"), (1000, "1.0 KB"), (28_235_294_118, "28.2 GB"), (1e16, "10000.0 TB")],
-)  # fmt: skip
+    [(999, "999 B"), (1000, "1.0 KB"), (28_235_294_118, "28.2 GB"), (1e16, "10000.0 TB")],
+)
 def test_bytes_are_readable(amount: float, text: str) -> None:
     assert numbers.readable(amount) == text

@@ -253,6 +253,25 @@ class TransportContract:
             kept.publish()
             assert pair.held("kept") == bytes(1000)
 
+    def test_reads_and_writes_do_not_wait_for_each_other(self, tmp_path: Path) -> None:
+        size_bytes = POOL_BYTES // 2
+        with (
+            self.pair(tmp_path) as pair,
+            pair.transport.register(bytearray(b"\1" * size_bytes)) as there,
+            pair.transport.register(bytearray(size_bytes)) as back,
+        ):
+            held = pair.hold("held", b"\2" * size_bytes)
+            with pair.peer.reserve("new", size_bytes) as upload:
+                transfers = []
+                for _ in range(4):
+                    transfers.append(upload.write(there, [Part(0, 0, size_bytes)]))
+                    transfers.append(pair.peer.read(held, back, [Part(0, 0, size_bytes)]))
+                for transfer in transfers:
+                    transfer.wait(SOON_S)
+                upload.publish()
+            assert pair.held("new") == b"\1" * size_bytes
+            assert back.view == b"\2" * size_bytes
+
     def test_after_a_cancel_no_byte_moves_here(self, tmp_path: Path) -> None:
         with self.pair(tmp_path) as pair:
             held = pair.hold("k", b"\1" * POOL_BYTES)
