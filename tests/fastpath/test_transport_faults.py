@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,6 +151,7 @@ def test_a_cancel_does_not_wait_for_a_link_that_stands_still(pair: Pair, relay: 
     transport = TcpTransport(TOKEN, limits=Limits(2, stall_timeout_s=60))
     with transport.connect(relay.address) as peer:
         held = pair.hold("k", b"\1" * 16 * MIB)
+        assert pair.get("k", peer)  # the streams are open
         back = bytearray(16 * MIB)
         relay.may_pass.clear()
         with transport.register(back) as region:
@@ -163,6 +165,43 @@ def test_a_cancel_does_not_wait_for_a_link_that_stands_still(pair: Pair, relay: 
         time.sleep(0.2)
         assert bytes(back) == seen
         assert pair.get("k", peer) == b"\1" * 16 * MIB
+
+
+def test_a_cancel_does_not_wait_for_streams_that_are_not_open_yet(pair: Pair, relay: Relay) -> None:
+    transport = TcpTransport(TOKEN, limits=Limits(2, stall_timeout_s=60))
+    with transport.connect(relay.address) as peer, transport.register(bytearray(9)) as region:
+        held = pair.hold("k", bytes(9))
+        relay.may_pass.clear()
+        transfer = peer.read(held, region, [Part(0, 0, 9)])
+        time.sleep(0.2)
+        started_s = time.monotonic()
+        transfer.cancel()
+        assert time.monotonic() - started_s < 1
+        relay.may_pass.set()
+        assert pair.get("k", peer) == bytes(9)
+
+
+def test_no_more_than_the_window_is_under_way(pair: Pair, relay: Relay) -> None:
+    answers, sent_bytes = threading.Event(), 0
+
+    def hold_answers(direction: str, data: bytes) -> bytes:
+        nonlocal sent_bytes
+        if direction == TO_CLIENT:
+            answers.wait()
+        else:
+            sent_bytes += len(data)
+        return data
+
+    with connect(relay) as peer, peer.reserve("k", 16 * MIB) as upload:
+        write(upload, bytes(16 * MIB))
+        relay.harm = hold_answers
+        with TcpTransport(TOKEN).register(bytearray(16 * MIB)) as region:
+            transfer = upload.write(region, [Part(0, 0, 16 * MIB)])
+            time.sleep(0.5)
+            window_bytes = SHORT.stream_count * SHORT.window_bytes
+            assert window_bytes <= sent_bytes < window_bytes + MIB
+            answers.set()
+            transfer.wait(20)
 
 
 def test_the_token_is_never_sent(pair: Pair, relay: Relay) -> None:
@@ -199,6 +238,7 @@ def test_an_impostor_that_does_not_know_the_token_gets_nothing() -> None:
 @pytest.mark.parametrize(
     "sent",
     [b"", b"GET / HTTP/1.1\r\n\r\n" + b"x" * 200, MAGIC, MAGIC + bytes(64), os.urandom(300)],
+    ids=["nothing", "HTTP", "half", "a wrong proof", "noise"],
 )
 def test_strangers_are_turned_away_before_anything_is_looked_at(
     pair: Pair, sent: bytes, caplog: pytest.LogCaptureFixture

@@ -135,7 +135,6 @@ class Shelf:
             if attempt.is_whole:
                 raise _immutable(attempt.held.key)
             attempt.writer_count += 1
-            attempt.coverage.remove(offset_bytes, end_bytes)
         is_there = False
         try:
             with _view(attempt.slot, offset_bytes, end_bytes) as view:
