@@ -119,7 +119,7 @@ def test_a_writer_learns_that_home_has_no_power(bed: BareHosts) -> None:
 
 @pytest.mark.parametrize("loss_pct", [0, 0.5])
 def test_a_slow_or_lossy_link_is_no_cut_one(bed: BareHosts, loss_pct: float) -> None:
-    """Answers to blocks come later than the limit, as the blocks themselves take longer."""
+    """The transfer takes longer than the limit for one wait, as may each of its blocks."""
     bed.switch.bend("w1", delay_ms=20, rate_mbit=24, loss_pct=loss_pct)
     home = Home(bed, 1)
     writer = Writer(bed.hosts["w1"], home, "k", 1, times=1, size_bytes=8 * MIB)

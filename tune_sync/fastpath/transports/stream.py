@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import socket
 import ssl
 import struct
-import sys
-import termios
 
 from tune_sync.errors import PeerLostError, SyncTimeoutError
 
@@ -77,14 +74,10 @@ class Stream:
 
     def receive_into(self, view: memoryview) -> None:
         """Fill `view`. Raises as `send` does."""
-        unsent_bytes = self._unsent_bytes()
         while view:
             try:
                 got = self._connection.recv_into(view, 0, self._all)
             except OSError as error:
-                before_bytes, unsent_bytes = unsent_bytes, self._unsent_bytes()
-                if _is_timeout(error) and unsent_bytes < before_bytes:
-                    continue  # the answer comes late as what was sent is still on its way
                 raise self._lost(error) from error
             if not got:
                 raise PeerLostError(f"{self._peer} closed the connection; connect again")
@@ -105,14 +98,6 @@ class Stream:
         """Cut it and free it. By the thread that sends and receives."""
         self.cut()
         self._connection.close()
-
-    def _unsent_bytes(self) -> int:
-        """Bytes that the other side's kernel has not acknowledged."""
-        try:
-            found = fcntl.ioctl(self._connection.fileno(), termios.TIOCOUTQ, bytes(4))
-        except (OSError, ValueError):  # it ends, as the wait will tell
-            return 0
-        return int.from_bytes(found, sys.byteorder)
 
     def _lost(self, error: OSError) -> Exception:
         if _is_timeout(error):
