@@ -19,6 +19,13 @@ class TestTcp(TransportContract):
         return TcpTransport(token)
 
 
+class TestTcpOfVersion6(TransportContract):
+    host = "::1"
+
+    def make_transport(self, token: bytes) -> Transport:
+        return TcpTransport(token)
+
+
 class TestTcpInSmallBlocks(TransportContract):
     """Blocks that divide nothing, more of them under way than fit."""
 

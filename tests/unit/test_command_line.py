@@ -11,9 +11,14 @@ from typing import Any
 
 import pytest
 
+from tests.meta.repo import ROOT
 from tests.meta.test_imports import BLOCK_RAY, modules_after
 from tune_sync import cli
 from tune_sync.commands import numbers, sizing
+
+
+def test_it_is_installed_under_its_name() -> None:
+    assert 'tune-sync = "tune_sync.cli:main"' in (ROOT / "pyproject.toml").read_text()
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)

@@ -241,6 +241,17 @@ class TransportContract:
             with raises(ConfigError):
                 pair.peer.reserve("none", 0)
 
+    def test_memory_that_cannot_be_written_is_sent_and_not_read_into(self, tmp_path: Path) -> None:
+        with (
+            self.pair(tmp_path) as pair,
+            pair.transport.register(memoryview(b"constant")) as region,
+            pair.peer.reserve("k", 8) as upload,
+        ):
+            upload.write(region, [Part(0, 0, 8)]).wait(SOON_S)
+            upload.publish()
+            with raises(ConfigError):
+                pair.peer.read(upload.held, region, [Part(0, 0, 8)])
+
     def test_an_error_of_one_transfer_leaves_the_others(self, tmp_path: Path) -> None:
         with self.pair(tmp_path) as pair, pair.transport.register(bytearray(1000)) as region:
             dropped, kept = pair.peer.reserve("dropped", 1000), pair.peer.reserve("kept", 1000)

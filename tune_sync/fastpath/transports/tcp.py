@@ -84,7 +84,7 @@ class TcpTransport(Transport):
             wire.send_frame(stream, hello)
             answer = wire.receive_frame(stream)
         except (PeerLostError, SyncTimeoutError) as error:
-            if isinstance(error.__cause__, ssl.SSLError):
+            if _is_refusal(error.__cause__):
                 raise _no_tls(address, error.__cause__) from error
             if hello and isinstance(error, SyncTimeoutError):
                 raise
@@ -101,11 +101,18 @@ class TcpTransport(Transport):
             return connection
         try:
             return self._client_tls.wrap_socket(connection)
-        except (ssl.SSLError, OSError) as error:
-            raise _no_tls(address, error) from error
+        except OSError as error:
+            if _is_refusal(error):
+                raise _no_tls(address, error) from error
+            raise PeerLostError(f"{address} is gone: {error}; connect again") from error
 
 
-def _no_tls(address: str, error: Exception) -> PeerRefusedError:
+def _is_refusal(error: BaseException | None) -> bool:
+    is_tls = isinstance(error, ssl.SSLError)
+    return is_tls and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError))
+
+
+def _no_tls(address: str, error: BaseException | None) -> PeerRefusedError:
     return PeerRefusedError(
         f"no TLS with {address}: {error}; use TLS on both hosts, with certificates that one "
         "authority signed"

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tune_sync.errors import PeerLostError, SyncTimeoutError, TuneSyncError
+from tune_sync.errors import ConfigError, PeerLostError, SyncTimeoutError, TuneSyncError
 from tune_sync.fastpath.transports import wire
 from tune_sync.fastpath.transports.lanes import Lanes
 from tune_sync.fastpath.transports.shelf import Held
@@ -53,6 +53,10 @@ class TcpPeer(Peer):
         return Held(key, int(answer["size_bytes"]), bytes.fromhex(answer["handle"]))
 
     def read(self, held: Held, region: Region, parts: Sequence[Part]) -> Transfer:
+        if region.view.readonly:
+            raise ConfigError(
+                "memory that cannot be written cannot be read into; give other memory"
+            )
         return self.move(wire.READ, held, region, parts)
 
     def remove(self, key: str) -> None:

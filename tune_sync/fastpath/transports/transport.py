@@ -177,7 +177,7 @@ class Peer(ABC):
         What the region holds there counts only when the transfer ended without an error.
 
         Raises:
-            ConfigError: A part is not within the region.
+            ConfigError: A part is not within the region, or its memory cannot be written.
         """
 
     @abstractmethod
