@@ -111,6 +111,9 @@ def test_a_state_that_did_not_reach_its_place_is_found_beside_it(
     with pytest.raises(Exception, match="no way to"):
         run.flush(TIMEOUT_S)
     assert not (syncer.top / STATE).exists()
+    # A retry does not write what is whole again: it could be cut off.
+    beside = [note for note in syncer.notes if note.startswith(f"up {STATE_DIR}")]
+    assert len(beside) == 1
     assert (fetch(syncer, tmp_path) / STATE).read_text() == "newest"
 
 

@@ -5,7 +5,7 @@ sends, in this order:
 
 1. the directories of checkpoints that are published there and not at the mirror;
 2. their manifests;
-3. the state of that moment, which names no other checkpoints (twice: see `mirror_state`);
+3. the state of that moment, which names no other checkpoints (twice: see `mirror.state`);
 
 and then it deletes at the mirror what was deleted at home before that moment. So whatever the
 moment, the state at the mirror names only checkpoints that are wholly there. What changes
@@ -69,6 +69,7 @@ class Mirror:
         self._outbox = Outbox(root, remote, syncer, self._note_progress, backoff_s)
         self._files = KnownFiles(root)
         self._digests: dict[str, str] = {}
+        self._beside: dict[str, str] | None = None
         self._files_due_s = time.monotonic() + period_s
         self._record = MirrorRecord("", remote)
         self._plan = Plan(())
@@ -247,12 +248,15 @@ class Mirror:
             self._changed.notify_all()
 
     def _send_state(self, parcel: Parcel) -> None:
-        """Into a directory of ours first; see `mirror_state`."""
+        """Into a directory of ours first; see `mirror.state`."""
         self._go_on()
         self._digests |= {key: digest_of_file(parcel.path / key) for key in parcel.keys}
-        parcel.add_bytes(LIST_NAME, list_json(self._digests))
-        self._outbox.send_parcel(parcel, STATE_DIR)
-        (parcel.path / LIST_NAME).unlink()
+        if self._digests != self._beside:  # sent again it could be cut off, with nothing else whole
+            self._beside = None
+            parcel.add_bytes(LIST_NAME, list_json(self._digests))
+            self._outbox.send_parcel(parcel, STATE_DIR)
+            (parcel.path / LIST_NAME).unlink()
+            self._beside = dict(self._digests)
         self._outbox.send_parcel(parcel)
 
     def _send(self, files: dict[str, Signature]) -> None:
