@@ -122,7 +122,7 @@ def test_a_slow_or_lossy_link_is_no_cut_one(bed: BareHosts, loss_pct: float) -> 
     """The transfer takes longer than the limit for one wait, as may each of its blocks."""
     bed.switch.bend("w1", delay_ms=20, rate_mbit=24, loss_pct=loss_pct)
     home = Home(bed, 1)
-    writer = Writer(bed.hosts["w1"], home, "k", 1, times=1, size_bytes=8 * MIB)
+    writer = Writer(bed.hosts["w1"], home, "k", 1, times=1, size_bytes=4 * MIB)
     error, seconds, digest = writer.result()
     assert error == "" and home.ask("find k") == digest
-    assert seconds > 8 * MIB * 8 / 24e6
+    assert seconds > 4 * MIB * 8 / 24e6
