@@ -6,7 +6,9 @@ one warm slot into another. Needs root, and no Ray.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
 import statistics
 import subprocess
@@ -14,10 +16,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import xxhash
 from pyarrow import flight
 
 from tests.bed.bare import BareHosts
@@ -27,7 +31,8 @@ from tune_sync.fastpath.transports import Limits, Part, Shelf, TcpTransport
 
 TOKEN = b"of no importance"
 SHARED_MEMORY = Path("/dev/shm")
-SOCKET_PORT, FLIGHT_PORT, OURS_PORT, CPU_PORT = 7001, 7002, 7003, 7004
+SOCKET_PORT, FLIGHT_PORT, OURS_PORT, ASK_PORT = 7001, 7002, 7003, 7004
+CPU, DIGEST = b"c", b"d"
 BATCH_BYTES = 16 << 20
 SCHEMA = pa.schema([("data", pa.uint8())])
 Way = Callable[[str, Slot, int, int], None]
@@ -42,11 +47,12 @@ def slot_of(size_bytes: int) -> Slot:
 def receive(size_bytes: int) -> None:
     """Hold the memory for all ways until killed."""
     slot = slot_of(size_bytes)
-    listeners = {port: socket.create_server(("0.0.0.0", port)) for port in (SOCKET_PORT, CPU_PORT)}
+    listeners = {port: socket.create_server(("0.0.0.0", port)) for port in (SOCKET_PORT, ASK_PORT)}
     start(_take_all, listeners[SOCKET_PORT], slot)
-    start(_tell_cpu, listeners[CPU_PORT])
+    start(_tell, listeners[ASK_PORT], slot)
     start(_FlightMemory(slot).serve)
-    shelf = Shelf(Slots(SHARED_MEMORY, memory_limit_bytes=2 * size_bytes))
+    slots = Slots(SHARED_MEMORY, memory_limit_bytes=2 * size_bytes, max_checkpoints_in_memory=1)
+    shelf = Shelf(slots)
     with TcpTransport(TOKEN).serve(shelf, "0.0.0.0", OURS_PORT):
         print("ready", flush=True)
         sys.stdin.read()
@@ -73,11 +79,15 @@ def _take(connection: socket.socket, slot: Slot) -> None:
         connection.sendall(b"k")
 
 
-def _tell_cpu(listener: socket.socket) -> None:
+def _tell(listener: socket.socket, slot: Slot) -> None:
     while True:
         connection, _ = listener.accept()
         with connection:
-            connection.sendall(str(time.process_time()).encode())
+            told = {"cpu_s": time.process_time()}
+            if connection.recv(1) == DIGEST:
+                told["digest"] = xxhash.xxh3_128_hexdigest(slot.memory)
+                slot.memory[:] = bytes(len(slot.memory))  # nothing of one way helps the next
+            connection.sendall(json.dumps(told).encode())
 
 
 class _FlightMemory(flight.FlightServerBase):
@@ -87,17 +97,18 @@ class _FlightMemory(flight.FlightServerBase):
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         at = int(descriptor.command)
-        for chunk in reader:
-            data = memoryview(chunk.data.column(0).buffers()[1])[: chunk.data.num_rows]
-            self._view[at : at + len(data)] = data
-            at += len(data)
+        with contextlib.suppress(StopIteration):
+            while True:
+                data = memoryview(reader.read_chunk().data.column(0).buffers()[1]).cast("B")
+                self._view[at : at + len(data)] = data
+                at += len(data)
 
 
 def in_threads(function: Callable[[int, int], None], size_bytes: int, streams: int) -> None:
     part = -(-size_bytes // streams)
-    threads = [start(function, at, min(part, size_bytes - at)) for at in range(0, size_bytes, part)]
-    for thread in threads:
-        thread.join()
+    offsets = range(0, size_bytes, part)
+    with ThreadPoolExecutor(streams) as pool:
+        list(pool.map(lambda at: function(at, min(part, size_bytes - at)), offsets))
 
 
 def by_socket(address: str, slot: Slot, size_bytes: int, streams: int) -> None:
@@ -158,11 +169,16 @@ WAYS: dict[str, Way] = {
 
 def send(address: str, size_bytes: int, round_count: int) -> None:
     slot = slot_of(size_bytes)
+    pattern = os.urandom(1 << 20)
+    slot.memory[:] = (pattern * (size_bytes // len(pattern) + 1))[:size_bytes]
+    digest = xxhash.xxh3_128_hexdigest(slot.memory)
     found: dict[str, list[tuple[float, float, float]]] = {}
     for number in range(round_count + 1):
         for name, way in WAYS.items():
             for streams in (1, 2, 4):
                 measured = _measure(lambda: way(address, slot, size_bytes, streams), address)  # noqa: B023
+                if not number and way is not by_ours:  # which compares by itself
+                    assert _ask(address, DIGEST)["digest"] == digest, f"{name} lost bytes"
                 if number:  # the first makes slots and connections
                     found.setdefault(f"{name} x {streams}", []).append(measured)
     print(json.dumps(found))
@@ -170,15 +186,17 @@ def send(address: str, size_bytes: int, round_count: int) -> None:
 
 
 def _measure(call: Callable[[], None], address: str) -> tuple[float, float, float]:
-    theirs, ours, began = _cpu_of(address), time.process_time(), time.monotonic()
+    theirs = _ask(address, CPU)["cpu_s"]
+    ours, began = time.process_time(), time.monotonic()
     call()
     seconds = time.monotonic() - began
-    return seconds, time.process_time() - ours, _cpu_of(address) - theirs
+    return seconds, time.process_time() - ours, _ask(address, CPU)["cpu_s"] - theirs
 
 
-def _cpu_of(address: str) -> float:
-    with socket.create_connection((address, CPU_PORT)) as connection:
-        return float(connection.recv(100))
+def _ask(address: str, what: bytes) -> Any:
+    with socket.create_connection((address, ASK_PORT)) as connection:
+        connection.sendall(what)
+        return json.loads(connection.recv(1000))
 
 
 def main(size_bytes: int, round_count: int) -> None:

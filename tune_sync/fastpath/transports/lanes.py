@@ -30,8 +30,7 @@ class _Block:
 
     def send(self, stream: Stream) -> None:
         is_write = self.do == wire.WRITE
-        digest = wire.digest_of(self.view) if is_write else bytes(16)
-        request = Request(self.do, self.handle, self.offset_bytes, self.length_bytes, digest)
+        request = Request(self.do, self.handle, self.offset_bytes, self.length_bytes)
         request.send(stream, self.view if is_write else None)
 
     def end(self) -> None:

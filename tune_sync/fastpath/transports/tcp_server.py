@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 # Each is a thread. Peers have one connection and `Limits.stream_count`.
 MOST_CONNECTIONS = 512
 CLOSE_WAIT_S = 5.0
-_SCRATCH_BYTES = 64 << 10
 
 
 @dataclass(slots=True)
@@ -227,18 +226,14 @@ class TcpServer(Server):
 
     def _write(self, stream: Stream, request: Request) -> None:
         place = (request.handle, request.offset_bytes, request.length_bytes)
-        is_taken = False
+        is_begun = False
         try:
             with self._shelf.writing(*place) as block:
-                stream.receive_into(block)
-                is_taken = True
-                if wire.digest_of(block) != request.digest:
-                    raise wire.damaged("written")
-        except (PeerLostError, SyncTimeoutError):
-            raise
+                is_begun = True
+                wire.receive_block(stream, block)
         except Exception:
-            if not is_taken:
-                _take_away(stream, request.length_bytes)
+            if not is_begun:
+                wire.take_away(stream, request.length_bytes)
             raise
         wire.send_done(stream)
 
@@ -252,12 +247,3 @@ def address_of(listener: socket.socket) -> str:
     """Where a listener listens, as `connect` takes it."""
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _take_away(stream: Stream, length_bytes: int) -> None:
-    """Receive a block that nobody wants, so that what follows it is understood."""
-    scratch = memoryview(bytearray(min(length_bytes, _SCRATCH_BYTES)))
-    while length_bytes:
-        part = scratch[: min(length_bytes, len(scratch))]
-        stream.receive_into(part)
-        length_bytes -= len(part)

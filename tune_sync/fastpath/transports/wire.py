@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,9 +28,11 @@ WRITE, READ = 1, 2
 OK, FAILED = 0, 1
 
 _LENGTH = struct.Struct("!I")
-_REQUEST = struct.Struct(f"!B{HANDLE_BYTES}sQQ16s")
-_REPLY = struct.Struct("!BQ16s")
-_NO_DIGEST = bytes(16)
+_REQUEST = struct.Struct(f"!B{HANDLE_BYTES}sQQ")
+_REPLY = struct.Struct("!BQ")
+_DIGEST_BYTES = 16
+# Between two calls of the kernel: a piece is digested while it is in a cache of the processor.
+_PIECE_BYTES = 512 << 10
 # What one side may raise at the other. Others become StoreError.
 _ERRORS: dict[str, type[Exception]] = {
     kind.__name__: kind
@@ -50,21 +52,19 @@ class Request:
         handle: Of what is held by the peer.
         offset_bytes: Where in it.
         length_bytes: Of the block.
-        digest: Of the block that follows.
     """
 
     do: int
     handle: bytes
     offset_bytes: int
     length_bytes: int
-    digest: bytes = _NO_DIGEST
 
     def send(self, stream: Stream, block: memoryview | None = None) -> None:
         """Send it, and the block."""
-        fields = (self.do, self.handle, self.offset_bytes, self.length_bytes, self.digest)
+        fields = (self.do, self.handle, self.offset_bytes, self.length_bytes)
         stream.send(_REQUEST.pack(*fields), more=block is not None)
         if block is not None:
-            stream.send(block)
+            _send_digested(stream, block)
 
 
 def receive_request(stream: Stream) -> Request:
@@ -81,19 +81,19 @@ def receive_request(stream: Stream) -> Request:
 
 def send_done(stream: Stream) -> None:
     """Answer that a block was written."""
-    stream.send(_REPLY.pack(OK, 0, _NO_DIGEST))
+    stream.send(_REPLY.pack(OK, 0))
 
 
 def send_block(stream: Stream, block: memoryview) -> None:
     """Answer with a block that was asked for."""
-    stream.send(_REPLY.pack(OK, len(block), digest_of(block)), more=True)
-    stream.send(block)
+    stream.send(_REPLY.pack(OK, len(block)), more=True)
+    _send_digested(stream, block)
 
 
 def send_failure(stream: Stream, error: Exception) -> None:
     """Answer that it failed."""
     text = json.dumps(_failure(error)).encode()
-    stream.send(_REPLY.pack(FAILED, len(text), _NO_DIGEST), more=True)
+    stream.send(_REPLY.pack(FAILED, len(text)), more=True)
     stream.send(text)
 
 
@@ -106,25 +106,55 @@ def receive_reply(stream: Stream, block: memoryview | None) -> Exception | None:
     Raises:
         DamagedError: It is no answer.
     """
-    status, length_bytes, digest = _REPLY.unpack(stream.receive(_REPLY.size))
+    status, length_bytes = _REPLY.unpack(stream.receive(_REPLY.size))
     if status == FAILED and length_bytes <= MAX_FRAME_BYTES:
         return _exception(_parsed(stream.receive(length_bytes)))
     if status != OK or length_bytes != (0 if block is None else len(block)):
         raise DamagedError("what arrived is no answer; the stream is cut")
     if block is None:
         return None
-    stream.receive_into(block)
-    return None if digest_of(block) == digest else damaged("read")
+    try:
+        receive_block(stream, block)
+    except DamagedError as error:
+        return error
+    return None
 
 
-def digest_of(block: memoryview) -> bytes:
-    """What a block is compared by."""
-    return xxhash.xxh3_128_digest(block)
+def receive_block(stream: Stream, block: memoryview) -> None:
+    """Fill `block`, and compare it with the digest behind it.
+
+    Raises:
+        DamagedError: It is not what was sent. What comes next on the stream is understood.
+    """
+    digest = xxhash.xxh3_128()
+    for piece in _pieces(block):
+        stream.receive_into(piece)
+        digest.update(piece)
+    if stream.receive(_DIGEST_BYTES) != digest.digest():
+        raise DamagedError("a block that arrived is not what was sent; send all of it again")
 
 
-def damaged(what: str) -> DamagedError:
-    """The error for a block that arrived otherwise than it was sent."""
-    return DamagedError(f"a block that was {what} is not what was sent; send all of it again")
+def take_away(stream: Stream, length_bytes: int) -> None:
+    """Receive a block that nobody wants, so that what comes next is understood."""
+    scratch = memoryview(bytearray(min(length_bytes, _PIECE_BYTES)))
+    while length_bytes:
+        piece = scratch[: min(length_bytes, len(scratch))]
+        stream.receive_into(piece)
+        length_bytes -= len(piece)
+    stream.receive(_DIGEST_BYTES)
+
+
+def _send_digested(stream: Stream, block: memoryview) -> None:
+    digest = xxhash.xxh3_128()
+    for piece in _pieces(block):
+        digest.update(piece)
+        stream.send(piece, more=True)
+    stream.send(digest.digest())
+
+
+def _pieces(block: memoryview) -> Iterator[memoryview]:
+    for at in range(0, len(block), _PIECE_BYTES):
+        yield block[at : at + _PIECE_BYTES]
 
 
 def send_frame(stream: Stream, fields: Mapping[str, Any]) -> None:
