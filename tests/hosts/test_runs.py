@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.bed import Cluster, tree_digest
+from tests.bed.ray_node import REPOSITORY
 from tests.hosts.searches import (
     DRIVERS,
     assert_sound,
@@ -199,7 +200,9 @@ def assert_kept_two(cluster: Cluster, found: dict[str, Any]) -> None:
         assert stored_digests(trial) == {8: taken[8], 9: taken[9]}
         assert trial["artifacts"] == sorted(f"artifact_{step}.bin" for step in range(10))
     for name in ("w1", "w2"):
-        find = ["find", "/srv", "/tmp", "/dev/shm", "-name", "checkpoint_0*"]
+        results_of_demos = ["-path", f"{REPOSITORY}/*", "-prune", "-o"]
+        find = ["find", "/srv", "/tmp", "/dev/shm", *results_of_demos]
+        find += ["-name", "checkpoint_0*", "-print"]
         assert cluster.exec(name, find).stdout == ""
     before = tree_digest(cluster.host("head").path(found["path"]))
     search(cluster, name="keep", restore=found["path"])  # a restore of a finished run

@@ -113,6 +113,28 @@ def test_the_parts_of_ranks_on_two_nodes_are_put_together(made: Callable[..., No
     assert nodes.read(checkpoint) == {"a": b"1", "d/b": b"22"}
 
 
+@pytest.mark.parametrize("late", ["", "/d/b"])
+def test_bytes_that_are_seen_after_their_seal_are_waited_for(
+    made: Callable[..., Nodes], late: str
+) -> None:
+    nodes = made()
+    checkpoint = "trial/checkpoint_000000"
+    attempts = [sealed(nodes.writer.committer, {"a": b"1"}, checkpoint)]
+    attempts.append(sealed(nodes.writer.committer, {"d/b": b"22"}, checkpoint))
+    key = layout.seal_key(checkpoint, attempts[1])
+    nodes.writer.seal(
+        checkpoint, replace(seal_from_json(nodes.writer.store.read(key), key), rank=1)
+    )
+    there = Path(f"{nodes.roots[0]}/{layout.staged_key(checkpoint, attempts[1])}{late}")
+    away = nodes.roots[0] / "away"
+    there.rename(away)
+    appearing = threading.Timer(0.5, away.rename, [there])
+    appearing.start()
+    nodes.driver.publish(checkpoint, False, attempts)
+    appearing.join()
+    assert nodes.read(checkpoint) == {"a": b"1", "d/b": b"22"}
+
+
 def test_a_manifest_whose_checkpoint_is_gone_for_good_is_dropped_after_a_wait(
     made: Callable[..., Nodes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,13 +130,10 @@ def _check_root(root: str) -> None:
 
 def start_agent(name: str, node_id: str) -> None:
     """Start the agent `name` on a node, or find it there. Returns when it answers."""
-    groups = {"write": WRITE_THREADS, "read": READ_THREADS}
-    actor = ray.remote(concurrency_groups=groups)(HomeAgent).options(
-        name=name, namespace=NAMESPACE, get_if_exists=True, num_cpus=0, max_restarts=-1,
-        max_task_retries=3, max_concurrency=CALL_THREADS,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
-    )  # fmt: skip
-    handle = actor.remote()
+    handle = _KEEP.get(name)
+    if handle is None or not _answers(handle):
+        # Kept for good: the actor ends with its first handle, whatever others there are.
+        handle = _KEEP[name] = _create(name, node_id)
     try:
         ray.get(handle.ping.remote(), timeout=START_TIMEOUT_S)
     except (GetTimeoutError, RayActorError) as error:
@@ -144,7 +141,24 @@ def start_agent(name: str, node_id: str) -> None:
             f"the home agent does not start on node {node_id}: {error}; is tune_sync installed "
             "there, in the environment that Ray runs in?"
         ) from error
-    _KEEP[name] = handle
+
+
+def _answers(handle: Any) -> bool:
+    try:
+        ray.get(handle.ping.remote(), timeout=START_TIMEOUT_S)
+    except ray.exceptions.RayError:
+        return False
+    return True
+
+
+def _create(name: str, node_id: str) -> Any:
+    groups = {"write": WRITE_THREADS, "read": READ_THREADS}
+    actor = ray.remote(concurrency_groups=groups)(HomeAgent).options(
+        name=name, namespace=NAMESPACE, get_if_exists=True, num_cpus=0, max_restarts=-1,
+        max_task_retries=3, max_concurrency=CALL_THREADS,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
+    )  # fmt: skip
+    return actor.remote()
 
 
 def tell_unstored(name: str, root: str, key: str, reason: str) -> None:
@@ -165,5 +179,5 @@ def ask_unstored(name: str, root: str) -> dict[str, tuple[float, str]]:
     return {}
 
 
-# A named actor ends when its last handle of the creating process goes away.
+# A named actor ends when the handle goes away that its creator got: a later one does not hold it.
 _KEEP: dict[str, Any] = {}

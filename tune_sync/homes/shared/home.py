@@ -22,7 +22,7 @@ from tune_sync.homes.lease import check_owner, read_holder
 from tune_sync.homes.recorded import recorded
 from tune_sync.homes.store import Info, LocalStore
 from tune_sync.layout import Kind
-from tune_sync.manifest import FileEntry, Manifest, Placed, manifest_from_json
+from tune_sync.manifest import FileEntry, Manifest, Placed, Union, manifest_from_json
 from tune_sync.same import is_same_inode
 
 MARKER = ".validate_storage_marker"  # Ray looks for it on every node
@@ -70,8 +70,24 @@ class SharedCommitter(Committer):
         return super().place(checkpoint, strict=strict, attempts=attempts, metrics=metrics)
 
     def _sees(self, checkpoint: str, attempts: Collection[str]) -> bool:
-        keys = (layout.seal_key(checkpoint, attempt) for attempt in attempts)
-        return all(self.store.info(key) is not None for key in keys)
+        return all(self._sees_attempt(checkpoint, attempt) for attempt in attempts)
+
+    def _sees_attempt(self, checkpoint: str, attempt: str) -> bool:
+        """Its seal, and its bytes, which one name being seen does not say of the other."""
+        seal, data = layout.seal_key(checkpoint, attempt), layout.staged_key(checkpoint, attempt)
+        placed = layout.intent_key(checkpoint, attempt)
+        return self._sees_any(seal) and self._sees_any(data, placed)
+
+    def _sees_any(self, *keys: str) -> bool:
+        return any(self.store.info(key) is not None for key in keys)
+
+    def _gather(self, checkpoint: str, union: Union) -> None:
+        whole = layout.staged_key(checkpoint, union.seals[0].attempt)
+        for attempt, path in union.moves:  # what is not there has been moved by an earlier call
+            staged = f"{layout.staged_key(checkpoint, attempt)}/{path}"
+            is_seen = partial(self._sees_any, staged, f"{whole}/{path}")
+            disk.wait_until(is_seen, disk.VISIBLE_WITHIN_S)
+        super()._gather(checkpoint, union)
 
     def _check_lengths(self, directory: str, files: Iterable[FileEntry]) -> None:
         for file in files:
