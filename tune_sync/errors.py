@@ -8,19 +8,23 @@ TuneSyncError
 │   ├── ExperimentExistsError (FileExistsError) the name is taken: resume it or choose another
 │   ├── ImmutableError       (PermissionError) a published checkpoint never changes
 │   │   └── AskedTwiceError  Ray saved one report twice; nothing to do, it is stored once
-│   └── NotSharedError       (FileNotFoundError) a node does not see a path that has to be shared
+│   ├── NotSharedError       (FileNotFoundError) a node does not see a path that has to be shared
+│   ├── PeerRefusedError     (PermissionError) the other host is not of this run: another token
+│   └── TransportMissingError (RuntimeError) the transport that is required cannot be used here
 ├── StoreError               the store could not do it; older data is intact
 │   ├── StoreFullError       (OSError) no space, quota, or a read-only store: make room, then retry
 │   ├── StoreDeniedError     (PermissionError) credentials, or permissions of a bucket or directory
 │   ├── StoreUnreachableError (ConnectionError) a bucket does not answer, after all tries
 │   ├── PutConflictError     (FileExistsError) another writer was first
 │   ├── HomeLostError        (ConnectionError) the node that keeps the results does not answer
+│   ├── PeerLostError        (ConnectionError) a host that memory is sent to does not answer
 │   └── SyncTimeoutError     (TimeoutError) nothing was acknowledged for `sync_timeout` seconds
 ├── NotWholeError            this checkpoint is not complete: fall back to an older one
 ├── DamagedError             (ValueError) bytes differ from their digest, or metadata is unreadable
 ├── LeaseError               another run owns the experiment directory
 │   ├── LeaseHeldError       do not start: someone else is running
 │   └── LeaseLostError       stop: someone else took over
+├── TransferCancelledError   whoever started a transfer of memory ended it
 └── NotStoredError           the run ended, and what the message names is not stored
 ```
 
@@ -67,6 +71,14 @@ class NotSharedError(FixCallError, FileNotFoundError):
     """A node does not see a storage path that all nodes have to share."""
 
 
+class PeerRefusedError(FixCallError, PermissionError):
+    """This host and the other do not know the same token, so they are not of one run."""
+
+
+class TransportMissingError(FixCallError, RuntimeError):
+    """The transport that is required cannot be used on this host."""
+
+
 class StoreError(TuneSyncError):
     """The store could not do what was asked; what it held before is intact."""
 
@@ -91,6 +103,10 @@ class HomeLostError(StoreError, ConnectionError):
     """The home node, which keeps the results, does not answer."""
 
 
+class PeerLostError(StoreError, ConnectionError):
+    """The host that memory is sent to, or read from, does not answer."""
+
+
 class SyncTimeoutError(StoreError, TimeoutError):
     """Nothing was acknowledged for `sync_timeout` seconds."""
 
@@ -113,6 +129,10 @@ class LeaseHeldError(LeaseError):
 
 class LeaseLostError(LeaseError):
     """Another run took over the experiment directory; this one must stop writing."""
+
+
+class TransferCancelledError(TuneSyncError):
+    """A transfer of memory was ended by whoever started it."""
 
 
 class NotStoredError(TuneSyncError):

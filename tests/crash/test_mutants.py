@@ -24,8 +24,8 @@ SYNCS = [
     ("retire _drop_intents", "sync", "use_an_unrecorded_name_again", "MANIFEST"),
     ("retire _empty_trash", "sync", "retire_after_state", "WHOLE"),
     ("commit_file", "sync", "retire_after_state", "STATE"),
-    ("recover", "sync", "deleted_by_hand_before_it_is_recorded", "MANIFEST"),
-    ("recover _drop_orphaned_manifests", "sync", "deleted_by_hand", "MANIFEST"),
+    ("_go_over", "sync", "deleted_by_hand_before_it_is_recorded", "MANIFEST"),
+    ("_go_over _drop_orphaned_manifests", "sync", "deleted_by_hand", "MANIFEST"),
 ]
 
 ORDERS = [

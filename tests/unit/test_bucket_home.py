@@ -144,7 +144,7 @@ def test_a_file_that_grows_too_large_is_told_when_it_does(
 def test_what_pyarrow_can_send_is_known() -> None:
     bucket = open_bucket(parse_bucket_url("s3://bucket/x"), {"engine": "pyarrow", "anon": True})
     assert bucket.capabilities.stream_bytes == 10_000 * (10 << 20)
-    assert 'pip install "tune-sync[s3]"' in bucket.capabilities.larger
+    assert "pip install obstore" in bucket.capabilities.larger
 
 
 def test_a_panic_of_a_library_is_an_error_like_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,128 @@
+"""Memory to memory between hosts whose link is cut, slow or lossy, or one of which dies."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.bed.bare import BareHosts
+from tests.bed.host import Host
+from tests.bed.ray_node import REPOSITORY
+
+pytestmark = pytest.mark.hosts
+
+DRIVERS = REPOSITORY / "tests/hosts/drivers"
+MIB = 1 << 20
+
+
+class Home:
+    """The host that holds memory."""
+
+    def __init__(self, bed: BareHosts, stall_s: float) -> None:
+        argv = [sys.executable, str(DRIVERS / "shelf_host.py"), bed.addresses["head"], str(stall_s)]
+        self.process = bed.hosts["head"].popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.address = self._line()
+
+    def ask(self, question: str) -> Any:
+        assert self.process.stdin is not None
+        self.process.stdin.write(question + "\n")
+        self.process.stdin.flush()
+        return self._line()
+
+    def _line(self) -> Any:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+
+class Writer:
+    """A process on another host that writes."""
+
+    def __init__(
+        self, host: Host, home: Home, key: str, stall_s: float, times: int,
+        size_bytes: int = 32 * MIB,
+    ) -> None:  # fmt: skip
+        arguments = [home.address, key, str(size_bytes), str(stall_s), str(times)]
+        self.process = host.popen(
+            [sys.executable, str(DRIVERS / "shelf_writer.py"), *arguments], stdout=subprocess.PIPE
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "writing\n"
+
+    def result(self) -> tuple[str, float, str]:
+        assert self.process.stdout is not None
+        error, seconds, digest = json.loads(self.process.stdout.readline())
+        self.process.wait()
+        return error, seconds, digest
+
+
+@pytest.fixture
+def bed() -> Iterator[BareHosts]:
+    with BareHosts() as made:
+        yield made
+
+
+def wait_until_free(home: Home, timeout_s: float) -> float:
+    started_s = time.monotonic()
+    while home.ask("used"):
+        assert time.monotonic() - started_s < timeout_s, "the memory is still taken"
+        time.sleep(0.1)
+    return time.monotonic() - started_s
+
+
+def test_a_link_that_is_cut_for_ten_seconds_only_delays(bed: BareHosts) -> None:
+    home = Home(bed, 30)
+    writer = Writer(bed.hosts["w1"], home, "k", 30, times=40)
+    bed.switch.cut("w1")
+    time.sleep(10)
+    assert home.ask("find k") is None
+    bed.switch.heal("w1")
+    error, seconds, digest = writer.result()
+    assert error == "" and 10 < seconds < 40
+    assert home.ask("find k") == digest
+
+
+def test_a_link_that_is_cut_for_longer_than_the_limit_is_an_error(bed: BareHosts) -> None:
+    home = Home(bed, 2)
+    writer = Writer(bed.hosts["w1"], home, "k", 2, times=1000)
+    bed.switch.cut("w1")
+    error, seconds, _ = writer.result()
+    assert error == "SyncTimeoutError" and seconds < 10
+    wait_until_free(home, 10)  # the link is still cut
+    assert home.ask("find k") is None
+    bed.switch.heal("w1")
+    error, _, digest = Writer(bed.hosts["w1"], home, "k", 5, times=1).result()
+    assert error == "" and home.ask("find k") == digest
+
+
+def test_a_host_without_power_leaves_nothing(bed: BareHosts) -> None:
+    home = Home(bed, 2)
+    Writer(bed.hosts["w1"], home, "k", 2, times=1000)
+    assert home.ask("used") == 32 * MIB
+    bed.hosts["w1"].kill()
+    wait_until_free(home, 10)
+    assert home.ask("find k") is None
+
+
+def test_a_writer_learns_that_home_has_no_power(bed: BareHosts) -> None:
+    home = Home(bed, 2)
+    writer = Writer(bed.hosts["w1"], home, "k", 2, times=1000)
+    bed.hosts["head"].kill()
+    error, seconds, _ = writer.result()
+    assert error in ("SyncTimeoutError", "PeerLostError") and seconds < 10
+
+
+@pytest.mark.parametrize("loss_pct", [0, 0.5])
+def test_a_slow_or_lossy_link_is_no_cut_one(bed: BareHosts, loss_pct: float) -> None:
+    """The transfer takes longer than the limit for one wait, as may each of its blocks."""
+    bed.switch.bend("w1", delay_ms=20, rate_mbit=24, loss_pct=loss_pct)
+    home = Home(bed, 1)
+    writer = Writer(bed.hosts["w1"], home, "k", 1, times=1, size_bytes=4 * MIB)
+    error, seconds, digest = writer.result()
+    assert error == "" and home.ask("find k") == digest
+    assert seconds > 4 * MIB * 8 / 24e6

@@ -1,0 +1,77 @@
+"""The `tune-sync` command. A sub-command's module is loaded when it is asked for, and needs no Ray.
+
+A new one is a line in `COMMANDS` and a module with `add_arguments` and `run`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from tune_sync.errors import TuneSyncError
+
+FAILED, INTERRUPTED = 1, 130
+
+
+class CommandModule(Protocol):
+    """What the module of a sub-command has."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Say what it takes."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it, and return the exit status. Raises TuneSyncError for what the user can change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A sub-command: its module, and one line about it."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "bench": Command(
+        "tune_sync.commands.bench", "measure the way from memory to memory, of two hosts or one"
+    ),
+    "sizing": Command("tune_sync.commands.sizing", "tell how much shared memory checkpoints need"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a sub-command; returns the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = words[0] if words else ""
+    if name not in COMMANDS:
+        return _tell_commands(words)
+    command = COMMANDS[name]
+    module = cast(CommandModule, importlib.import_module(command.module))
+    parser = argparse.ArgumentParser(f"tune-sync {name}", description=command.summary)
+    module.add_arguments(parser)
+    try:
+        return module.run(parser.parse_args(words[1:]))
+    except TuneSyncError as error:
+        sys.stderr.write(f"tune-sync {name}: {type(error).__name__}: {error}\n")
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _tell_commands(words: list[str]) -> int:
+    lines = [f"  {name:10}{command.summary}" for name, command in COMMANDS.items()]
+    parser = argparse.ArgumentParser(
+        "tune-sync", epilog="\n".join(["commands:", *lines]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
+    parser.parse_args(words or ["--help"])
+    return FAILED  # parse_args has left before, with the help or an error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

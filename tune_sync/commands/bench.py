@@ -1,0 +1,119 @@
+"""`tune-sync bench target` and `tune-sync bench initiator`: nothing else has to be started."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import threading
+from dataclasses import asdict
+from pathlib import Path
+
+from tune_sync.commands.numbers import count, readable, seconds, size_bytes
+from tune_sync.errors import ConfigError
+from tune_sync.fastpath import bench, environment
+from tune_sync.fastpath.bench import Load, Result, Visit
+from tune_sync.fastpath.transports import AUTO, Limits, TcpTransport, Tls, Transport, choose
+from tune_sync.fastpath.transports.transport import STREAMS
+
+GB = 1e9
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what it takes."""
+    roles = parser.add_subparsers(dest="role", required=True, metavar="target|initiator")
+    target = roles.add_parser("target", help="hold memory, until it is stopped")
+    target.add_argument(
+        "--listen", default="127.0.0.1:0", metavar="HOST:PORT",
+        help="address of this host that others reach (127.0.0.1:0: this host only, any port)",
+    )  # fmt: skip
+    target.add_argument("--memory", type=size_bytes, default="4GiB", help="most to use (4GiB)")
+    target.add_argument("--duration", type=seconds, help="seconds until it ends (never)")
+    initiator = roles.add_parser("initiator", help="write into a target's memory, or read it")
+    add = initiator.add_argument
+    add("address", help="what the target printed")
+    add("--operation", choices=(bench.WRITE, bench.READ), default=bench.WRITE, help="(write)")
+    add("--block-size", type=size_bytes, default="4MiB", help="of each part (4MiB)")
+    add("--batch-size", type=count, default=16, help="parts that are waited for together (16)")
+    add("--threads", type=count, default=4, help="that start batches (4)")
+    add("--streams", type=count, default=STREAMS, help=f"to the target ({STREAMS})")
+    add("--duration", type=seconds, default=10.0, help="seconds (10)")
+    add("--json", action="store_true", help="print one line of JSON")
+    for role in (target, initiator):
+        role.add_argument("--transport", default=AUTO, help="(auto)")
+        for name in ("certificate", "key", "authority"):
+            role.add_argument(f"--tls-{name}", type=Path, metavar="FILE", help="for TLS: all three")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run one side. The token is that of the environment."""
+    return _target(arguments) if arguments.role == "target" else _initiate(arguments)
+
+
+def _target(arguments: argparse.Namespace) -> int:
+    transport = _transport(arguments, Limits())
+    host, _, port = arguments.listen.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"--listen {arguments.listen} is no address; give host:port")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    bench.serve(
+        transport, host.strip("[]"), int(port), arguments.memory, stop=stop,
+        on_ready=lambda address: print(f"{transport.name} target at {address}", flush=True),
+        on_visit=_tell_visit, duration_s=arguments.duration,
+    )  # fmt: skip
+    return 0
+
+
+def _initiate(arguments: argparse.Namespace) -> int:
+    load = Load(
+        arguments.operation, arguments.block_size, arguments.batch_size, arguments.threads,
+        arguments.duration,
+    )  # fmt: skip
+    transport = _transport(arguments, Limits(arguments.streams))
+    result = bench.initiate(transport, arguments.address, load)
+    if arguments.json:
+        print(json.dumps({"transport": transport.name, **asdict(load), **asdict(result)}))
+    else:
+        _tell_result(transport.name, load, result)
+    return 0
+
+
+def _transport(arguments: argparse.Namespace, limits: Limits) -> Transport:
+    token, tls = environment.token(), _tls(arguments)
+    chosen = choose(
+        arguments.transport, [TcpTransport(token, tls=tls, limits=limits)], required=True
+    ).transport
+    if chosen is None:
+        raise ConfigError(f"--transport {arguments.transport} is not one of this bench; give tcp")
+    return chosen
+
+
+def _tls(arguments: argparse.Namespace) -> Tls | None:
+    files = (arguments.tls_certificate, arguments.tls_key, arguments.tls_authority)
+    if not any(files):
+        return None
+    if not all(files):
+        raise ConfigError("TLS needs --tls-certificate, --tls-key and --tls-authority; give all")
+    return Tls(*files)
+
+
+def _tell_result(name: str, load: Load, result: Result) -> None:
+    gigabytes = result.moved_bytes / GB
+    print(f"{load.operation} over {name}: {gigabytes / result.seconds:.2f} GB/s")
+    print(f"  {gigabytes:.1f} GB in {result.seconds:.1f} s by {load.thread_count} threads")
+    print(
+        f"  a batch of {load.batch_count} x {readable(load.block_bytes)}: "
+        f"p50 {result.p50_s * 1e3:.1f} ms, p99 {result.p99_s * 1e3:.1f} ms"
+    )
+    print(f"  CPU here: {result.cpu_s / gigabytes:.2f} s per GB")
+
+
+def _tell_visit(visit: Visit) -> None:
+    moved_bytes = visit.written_bytes + visit.read_bytes
+    cost = f"{visit.cpu_s / (moved_bytes / GB):.2f} s per GB" if moved_bytes else "nothing moved"
+    print(
+        f"{readable(visit.written_bytes)} written, {readable(visit.read_bytes)} read; "
+        f"CPU here: {cost}", flush=True,
+    )  # fmt: skip

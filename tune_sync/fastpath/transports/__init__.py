@@ -1,0 +1,35 @@
+"""Slots of shared memory on this host to and from slots of another. Needs no Ray."""
+
+from tune_sync.fastpath.transports.choosing import AUTO, OBJECT_STORE, Choice, choose
+from tune_sync.fastpath.transports.handshake import Tls
+from tune_sync.fastpath.transports.shelf import Held, Shelf
+from tune_sync.fastpath.transports.tcp import TcpTransport
+from tune_sync.fastpath.transports.transfer import Transfer
+from tune_sync.fastpath.transports.transport import (
+    Limits,
+    Part,
+    Peer,
+    Region,
+    Server,
+    Transport,
+    Upload,
+)
+
+__all__ = [
+    "AUTO",
+    "OBJECT_STORE",
+    "Choice",
+    "Held",
+    "Limits",
+    "Part",
+    "Peer",
+    "Region",
+    "Server",
+    "Shelf",
+    "TcpTransport",
+    "Tls",
+    "Transfer",
+    "Transport",
+    "Upload",
+    "choose",
+]
