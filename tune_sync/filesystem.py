@@ -117,7 +117,9 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
         `copied` is the path of a checkpoint whose copy has come to its end, if that is known.
         """
-        if copied:
+        # In a directory the driver places before the trial goes on. What it had no time to place is
+        # reported anew, with its metrics, and must not be taken up.
+        if copied and (self.spec.scheme or self.spec.options.stages):
             self._uploads.copied(self._key(copied) or "", self.connector.ranks_count())
         self._uploads.seal()
 

@@ -26,7 +26,11 @@ def home(tmp_path: Path) -> LocalHome:
 
 @pytest.fixture
 def filesystem(home: LocalHome) -> RunFileSystem:
-    spec = Spec("parts", str(home.root.parent), "x", "", None, Options())
+    return filesystem_with(home, Options(wait_for="staged"))
+
+
+def filesystem_with(home: LocalHome, options: Options) -> RunFileSystem:
+    spec = Spec("parts", str(home.root.parent), "x", "", None, options)
     return RunFileSystem(SyncHandler(spec, Connected(home)))  # type: ignore[arg-type]
 
 
@@ -50,6 +54,13 @@ def test_a_report_seals_its_part_as_complete(
     assert (len(seal.files), seal.ranks_count, seal.is_all) == (3, 1, True)
     ray.cloudpickle.dumps(checkpoint)
     assert seals(home) == [seal]
+
+
+def test_where_reports_wait_for_a_directory_none_does(home: LocalHome, source: Path) -> None:
+    """Its driver places before the trial goes on; what it did not place comes anew."""
+    copy(source, filesystem_with(home, Options()), 0)
+    (seal,) = seals(home)
+    assert (len(seal.files), seal.ranks_count) == (3, None)
 
 
 def test_so_does_a_checkpoint_of_ours(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -31,5 +30,6 @@ HERE = Holder.here("mine", NOW_S)
     ],
 )
 def test_the_lease_says_what_is_to_be_done(holder: Holder | None, step: Step) -> None:
-    assert HERE.pid == os.getpid()
+    if holder is HERE:  # tests may be collected long before
+        holder = Holder.here("mine", NOW_S)
     assert next_step(holder, "mine", NOW_S) is step
