@@ -24,9 +24,17 @@ def train(config: dict[str, Any]) -> None:
     trainables.train_n(config)
 
 
+def connect(address: str) -> None:
+    """Ray gives its server for a client 30 s to start, and does not try again."""
+    try:
+        ray.init(address)
+    except ConnectionError:
+        ray.init(address)
+
+
 def main() -> None:
     address, spec, target = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])
-    ray.init(address)
+    connect(address)
     tuner = tune.Tuner(
         tune.with_resources(train, lambda config: search.placed(config["settings"])),
         param_space={"settings": tune.grid_search(spec["trials"])},
