@@ -6,7 +6,6 @@ KIND is "ours" (tune_sync), "ray" (Ray's own path) or "s3fs" (Ray's, through s3f
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from ray import tune
 
 import tune_sync
 from benchmarks.bucket_place import BUCKET, our_options, ray_uri, set_environment
+from benchmarks.desk import Desk
 from benchmarks.orders import serve
 from benchmarks.peak import forget_peak, now_bytes, peak_bytes
 from tune_sync.filesystem import handlers
@@ -30,27 +30,6 @@ DESK = "bench-desk"
 STORE_BYTES = 256 << 20
 TRIALS_COUNT = 8
 CHECKPOINTS_COUNT = 10
-
-
-class Desk:
-    """Where the trial gets its orders and leaves its answers, without polling."""
-
-    def __init__(self) -> None:
-        self._orders: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-
-    async def order(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Give an order to the trial; returns its answer."""
-        await self._orders.put(order)
-        return await self._answers.get()
-
-    async def next(self) -> dict[str, Any]:
-        """The trial's next order."""
-        return await self._orders.get()
-
-    async def done(self, answer: dict[str, Any]) -> None:
-        """The trial's answer to it."""
-        await self._answers.put(answer)
 
 
 def s3fs_filesystem(endpoint: str) -> pafs.FileSystem:

@@ -7,7 +7,6 @@ Answers orders {"path": "get"|"report"|"ours"|"syncer", "directory": ..., "total
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ from ray import tune
 
 import tune_sync
 from benchmarks.cases import free_large_files
+from benchmarks.desk import Desk
 from benchmarks.orders import serve
 from tune_sync import layout
 from tune_sync.filesystem import handlers
@@ -30,27 +30,6 @@ EXPERIMENT = "bench"
 DESK = "bench-desk"
 ARRAY_BYTES = 64 << 20
 PUBLISH_TIMEOUT_S = 60.0
-
-
-class Desk:
-    """Where the trial gets its orders and leaves its answers, without polling."""
-
-    def __init__(self) -> None:
-        self._orders: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-
-    async def order(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Give an order to the trial; returns its answer."""
-        await self._orders.put(order)
-        return await self._answers.get()
-
-    async def next(self) -> dict[str, Any]:
-        """The trial's next order."""
-        return await self._orders.get()
-
-    async def done(self, answer: dict[str, Any]) -> None:
-        """The trial's answer to it."""
-        await self._answers.put(answer)
 
 
 class RawSource:

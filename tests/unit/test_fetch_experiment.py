@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,14 +25,6 @@ from tune_sync.mirror.state import STATE_DIR
 from tune_sync.run import Run
 
 OLD, NEW = "trial/checkpoint_000000", "trial/checkpoint_000001"
-
-
-@pytest.fixture
-def runs() -> Iterator[list[Run]]:
-    opened: list[Run] = []
-    yield opened
-    for run in opened:
-        run.close()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -91,14 +91,6 @@ def remote(tmp_path: Path) -> Path:
 @pytest.fixture
 def syncer(remote: Path) -> Notebook:
     return Notebook(remote)
-
-
-@pytest.fixture
-def runs() -> Iterator[list[Run]]:
-    opened: list[Run] = []
-    yield opened
-    for run in opened:
-        run.close()
 
 
 def start(root: Path, runs: list[Run], syncer: Notebook, on_existing: str = "error") -> Run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,14 +28,6 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def syncer(tmp_path: Path) -> Notebook:
     return Notebook(tmp_path / "remote/exp")
-
-
-@pytest.fixture
-def runs() -> Iterator[list[Run]]:
-    opened: list[Run] = []
-    yield opened
-    for run in opened:
-        run.close()
 
 
 def test_another_experiment_there_is_refused_before_anything_is_sent(

@@ -6,7 +6,6 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -36,14 +35,6 @@ STATE = "experiment_state-2026.json"
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return tmp_path / "exp"
-
-
-@pytest.fixture
-def runs() -> Iterator[list[Run]]:
-    opened: list[Run] = []
-    yield opened
-    for run in opened:
-        run.close()
 
 
 def start(root: Path, runs: list[Run], on_existing: str = "error") -> Run:

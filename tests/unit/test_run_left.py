@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,14 +33,6 @@ class Silent:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return tmp_path / "exp"
-
-
-@pytest.fixture
-def runs() -> Iterator[list[Run]]:
-    opened: list[Run] = []
-    yield opened
-    for run in opened:
-        run.close()
 
 
 def start(root: Path, runs: list[Run], on_existing: str = "error") -> Run:

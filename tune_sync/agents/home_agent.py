@@ -133,9 +133,10 @@ def start_agent(name: str, node_id: str) -> None:
     """Start the agent `name` on a node, or find it there. Returns when it answers."""
     with _KEEP_LOCK:  # of two threads, the second would replace the first one's handle
         handle = _KEEP.get(name)
-        if handle is None or not _answers(handle):
-            # Kept for good: the actor ends with its first handle, whatever others there are.
-            handle = _KEEP[name] = _create(name, node_id)
+        if handle is not None and _answers(handle):
+            return
+        # Kept for good: the actor ends with its first handle, whatever others there are.
+        handle = _KEEP[name] = _create(name, node_id)
     try:
         ray.get(handle.ping.remote(), timeout=START_TIMEOUT_S)
     except (GetTimeoutError, RayActorError) as error:
