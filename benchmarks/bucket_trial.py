@@ -20,10 +20,9 @@ from ray import tune
 
 import tune_sync
 from benchmarks.bucket_place import BUCKET, our_options, ray_uri, set_environment
-from benchmarks.desk import Desk
+from benchmarks.desk import Desk, trial_handler
 from benchmarks.orders import serve
 from benchmarks.peak import forget_peak, now_bytes, peak_bytes
-from tune_sync.filesystem import handlers
 from tune_sync.run_filesystem import RunFileSystem
 
 DESK = "bench-desk"
@@ -80,7 +79,7 @@ def _stored(config: dict[str, Any], number: int) -> tuple[pafs.FileSystem, str]:
     inner = f"{config['name']}/{trial_dir}/checkpoint_{number:06d}"
     kind, endpoint = config["kind"], config["endpoint"]
     if kind == "ours":
-        handler = next(handler for handler in handlers() if handler.spec.address)
+        handler = trial_handler()
         return RunFileSystem(handler), f"{BUCKET}/ours/{inner}"
     if kind == "s3fs":
         return s3fs_filesystem(endpoint), f"{BUCKET}/s3fs/{inner}"

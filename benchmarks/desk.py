@@ -1,9 +1,13 @@
-"""How a driver tells a trial what to do: an actor that both know."""
+"""How a driver tells a trial what to do, and what that trial writes through."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
+
+from ray import tune
+
+from tune_sync.filesystem import SyncHandler
 
 
 class Desk:
@@ -25,3 +29,10 @@ class Desk:
     async def done(self, answer: dict[str, Any]) -> None:
         """The trial's answer to it."""
         await self._answers.put(answer)
+
+
+def trial_handler() -> SyncHandler:
+    """What the trial that asks writes through."""
+    storage: Any = tune.get_context().get_storage()
+    handler: SyncHandler = storage.storage_filesystem.handler
+    return handler

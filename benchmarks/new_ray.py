@@ -20,10 +20,9 @@ from ray import tune
 
 import tune_sync
 from benchmarks.cases import free_large_files
-from benchmarks.desk import Desk
+from benchmarks.desk import Desk, trial_handler
 from benchmarks.orders import serve
 from tune_sync import layout
-from tune_sync.filesystem import handlers
 from tune_sync.syncers.object_store import ObjectStoreSyncer
 
 EXPERIMENT = "bench"
@@ -65,7 +64,7 @@ def trial(config: dict[str, Any]) -> None:
 
 
 def _sync_up(directory: str, key: str) -> None:
-    handler = next(handler for handler in handlers() if handler.spec.address)
+    handler = trial_handler()
     remote = f"{handler.experiment_root}/{key}"
     syncer = ObjectStoreSyncer(pafs.PyFileSystem(handler))
     syncer.sync_up(directory, remote)

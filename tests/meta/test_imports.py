@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,8 @@ CLOUD = [
     "adlfs", "azure", "boto3", "botocore", "gcsfs", "google.cloud", "s3fs",
     "pyarrow._azurefs", "pyarrow._gcsfs", "pyarrow._hdfs", "pyarrow._s3fs",
 ]  # fmt: skip
+
+BENCHMARKS = sorted(path.stem for path in Path("benchmarks").glob("*.py"))
 
 BLOCK_RAY = """
 import sys
@@ -60,3 +64,9 @@ def test_import_loads_no_cloud_library() -> None:
 
 def test_import_is_light() -> None:
     assert modules_after("import tune_sync").isdisjoint(["numpy", "pyarrow", "fsspec"])
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_benchmarks_find_what_they_measure(name: str) -> None:
+    """Nothing else in the tests runs them, and they use what is inside of the package."""
+    importlib.import_module(f"benchmarks.{name}")
