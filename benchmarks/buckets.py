@@ -194,6 +194,8 @@ def main() -> None:
     parser.add_argument("--ways", nargs="*", default=["up", "down"], choices=list(WAYS))
     parser.add_argument("--contenders", nargs="*", default=list(CONTENDERS), choices=CONTENDERS)
     arguments = parser.parse_args()
+    if "down" in arguments.ways and "up" not in arguments.ways:
+        parser.error("--ways down reads what up has put there: give --ways up down")
     rounds = arguments.rounds
     names = [n for n in arguments.contenders if n != "s5cmd" or arguments.s5cmd]
     print(f"{machine()}; {time.strftime('%Y-%m-%d')}; medians of {rounds}")
