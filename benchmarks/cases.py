@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,7 @@ CASES = {
         Case("many", "2,000 files of 64 KiB", 2000, 64 << 10),
         Case("small", "10 MB, one file", 1, 10_000_000),
         Case("huge", "2 GiB, one file", 1, 2 << 30),
+        Case("medium", "100 MB, one file", 1, 100_000_000),
         Case("tiny", "1 MB, one file", 1, 1_000_000),
     )
 }
@@ -53,6 +55,12 @@ def make_files(parent: Path, case: Case) -> Path:
             for start in range(0, case.file_bytes, 16 * MIB):
                 file.write(os.urandom(min(16 * MIB, case.file_bytes - start)))
     return directory
+
+
+def copy_of(source: Path, target: Path) -> None:
+    """Copy the files of a case into a directory that is there."""
+    for path in source.iterdir():
+        shutil.copyfile(path, target / path.name)
 
 
 def free_large_files(directory: Path) -> int:

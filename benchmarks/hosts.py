@@ -47,7 +47,7 @@ class Hosts:
         self._stack = ExitStack()
 
     def __enter__(self) -> Hosts:
-        tempfile.tempdir = self._stack.enter_context(_fresh_place())
+        tempfile.tempdir = self._stack.enter_context(fresh_place())
         shared = [self._old_python.parent.parent] if self._old_python else []
         self.cluster = Cluster(
             worker_count=1, object_store_bytes=self._store_bytes, keep_homes=(HEAD,),
@@ -135,7 +135,7 @@ class Hosts:
 
 
 @contextmanager
-def _fresh_place() -> Iterator[str]:
+def fresh_place() -> Iterator[str]:
     """A temporary directory in a part of the disk of its own, where ext4 can do that.
 
     What other programs have just deleted nearby would slow down every file that is created.
@@ -151,4 +151,4 @@ def _fresh_place() -> Iterator[str]:
             tempfile.tempdir = usual
 
 
-__all__ = ["HEAD", "WORKER", "Hosts"]
+__all__ = ["HEAD", "WORKER", "Hosts", "fresh_place"]

@@ -255,11 +255,12 @@ def main() -> None:
     """Serve on a free port, whose number is printed, until standard input ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sources", type=Path)
+    parser.add_argument("--address", default="127.0.0.1", help="where it listens")
     parser.add_argument("--latency-ms", type=float, default=0.0)
     parser.add_argument("--mb-per-s", type=float, default=0.0, help="of each connection")
     arguments = parser.parse_args()
     sink = Sink(arguments.sources)
-    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    listener = socket.create_server((arguments.address, 0), backlog=512)
     threading.Thread(target=_accept, args=(listener, sink, arguments), daemon=True).start()
     print(f"{READY}{listener.getsockname()[1]}", flush=True)
     sys.stdin.read()

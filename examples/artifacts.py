@@ -21,7 +21,7 @@ def main() -> None:
     tuner = tune.Tuner(
         train,
         param_space={"width": tune.grid_search([1, 2])},
-        run_config=RunConfig(name="artifacts", sync_config=sync, verbose=0),
+        run_config=RunConfig(name="artifacts", sync_config=sync, overwrite=True, verbose=0),
     )
     for result in tuner.fit():
         names = sorted(p.name for p in Path(result.path).iterdir())

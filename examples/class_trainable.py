@@ -32,6 +32,7 @@ def main() -> None:
         param_space={"stride": tune.grid_search([1, 10])},
         run_config=RunConfig(
             name="class_trainable",
+            overwrite=True,
             sync_config=SyncConfig(),
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=2, checkpoint_at_end=True),
             verbose=0,

@@ -38,7 +38,9 @@ def main() -> None:
     tuner = tune.Tuner(
         trial,
         param_space={"rate": 0.8},
-        run_config=RunConfig(name="inner_trainer", sync_config=SyncConfig(), verbose=0),
+        run_config=RunConfig(
+            name="inner_trainer", sync_config=SyncConfig(), overwrite=True, verbose=0
+        ),
     )
     for result in tuner.fit():
         inner = Path(result.metrics["inner_checkpoint"])

@@ -25,7 +25,9 @@ def main() -> None:
     tuner = tune.Tuner(
         train,
         param_space={"pages": tune.grid_search([1, 3])},
-        run_config=RunConfig(name="own_syncer_calls", sync_config=SyncConfig(), verbose=0),
+        run_config=RunConfig(
+            name="own_syncer_calls", sync_config=SyncConfig(), overwrite=True, verbose=0
+        ),
     )
     for result in tuner.fit():
         print(sorted(p.name for p in Path(result.path, "notes").iterdir()))

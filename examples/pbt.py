@@ -39,7 +39,7 @@ def main() -> None:
         train,
         param_space={"rate": tune.grid_search(RATES)},
         tune_config=tune.TuneConfig(metric="score", mode="max", scheduler=scheduler),
-        run_config=RunConfig(name="pbt", sync_config=SyncConfig(), verbose=0),
+        run_config=RunConfig(name="pbt", sync_config=SyncConfig(), overwrite=True, verbose=0),
     )
     for rate, result in zip(RATES, tuner.fit(), strict=True):
         score = result.metrics["score"]

@@ -29,7 +29,9 @@ def main() -> None:
         train,
         param_space={"rate": tune.grid_search([0.1, 0.5])},
         tune_config=tune.TuneConfig(metric="loss", mode="min"),
-        run_config=RunConfig(name="quickstart", sync_config=SyncConfig(), verbose=0),
+        run_config=RunConfig(
+            name="quickstart", sync_config=SyncConfig(), overwrite=True, verbose=0
+        ),
     )
     best = tuner.fit().get_best_result()
     with best.checkpoint.as_directory() as folder:

@@ -28,7 +28,9 @@ def main() -> None:
         train_loop_config={"steps": 2},
         scaling_config=ray.train.ScalingConfig(num_workers=2),
         run_config=ray.train.RunConfig(
-            **run_config_kwargs(SyncConfig(), name="ray_train", api="train")
+            **run_config_kwargs(
+                SyncConfig(), name="ray_train", api="train", on_existing="move_aside"
+            )
         ),
     )
     result = trainer.fit()

@@ -32,6 +32,7 @@ def main() -> None:
         param_space={"rate": tune.grid_search([0.1, 0.2])},
         run_config=RunConfig(
             name="exp",
+            overwrite=True,  # what an earlier run left is moved aside
             sync_config=SyncConfig(upload_dir=mounted),
             checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
         ),

@@ -39,11 +39,13 @@ def train(config: dict[str, int]) -> None:
 
 
 def main() -> None:
-    far = Path(tempfile.mkdtemp(prefix="sync_by_functions-"))
+    place = Path(tempfile.mkdtemp(prefix="sync_by_functions-"))
+    far = place / "far"
     functions = CallbackSyncer(upload=copy, download=copy, delete=shutil.rmtree)
     for name, syncer in (("functions", functions), ("subclass", OwnSyncer())):
         config = RunConfig(
             name=name,
+            storage_path=place / "home",
             sync_config=SyncConfig(upload_dir=far, syncer=syncer),
             checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
             verbose=0,

@@ -25,7 +25,7 @@ def main() -> None:
         metric="product",
         mode="max",
         verbose=0,
-        **run_config_kwargs(SyncConfig(), name="tune_run"),
+        **run_config_kwargs(SyncConfig(), name="tune_run", on_existing="move_aside"),
     )
     with analysis.best_checkpoint.as_directory() as folder:
         print("best:", analysis.best_config, "at step", Path(folder, "step.txt").read_text())

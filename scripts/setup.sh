@@ -83,6 +83,17 @@ with_setup_lock() {
     ( flock 9 && "$@" ) 9>.setup/lock
 }
 
+# What of ray[default] exports metrics. Beside .venv, for the tests that name it: with these packages
+# every Ray that is started would start more processes.
+install_metrics() {
+    local wanted=tests/local/metrics-packages.txt
+    cmp -s "$wanted" .setup/metrics/packages.txt && return
+    rm -rf .setup/metrics
+    .venv/bin/python -m pip install -qq --target .setup/metrics -r "$wanted" ||
+        die "pip could not install what $wanted names"
+    cp "$wanted" .setup/metrics/packages.txt
+}
+
 # Servers for tests that are no Python packages.
 install_servers() {
     local missing=()
@@ -95,6 +106,15 @@ install_servers() {
     mv .setup/package.json.new .setup/package.json
     npm install --prefix .setup --silent --no-audit --no-fund --no-package-lock ||
         { rm -f .setup/package.json && die "npm could not install what tests/stores/package.json names"; }
+}
+
+# A virtual machine with an RDMA device made of software, for tests.
+install_guest() {
+    local missing
+    missing=$(.venv/bin/python -c 'from tests.verbs.image import missing; print(*missing())')
+    # shellcheck disable=SC2086 # names of packages
+    apt_install $missing
+    .venv/bin/python -m tests.verbs.image || echo "no guest: the tests of RDMA will fail; see above"
 }
 
 setup_main() {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -14,6 +16,21 @@ settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
 skipped: list[str] = []
+
+
+# Directories on this disk stand in for shared memory, and that is not filled to the end.
+FREE_SHARE = 0.17
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    place = tempfile.gettempdir()
+    there = shutil.disk_usage(place)
+    if there.free < FREE_SHARE * there.total:
+        pytest.exit(
+            f"{place} has {there.free / there.total:.0%} free, and tests need {FREE_SHARE:.0%}: "
+            "make room, or set TMPDIR to a place on another disk",
+            returncode=1,
+        )
 
 
 def in_ci() -> bool:

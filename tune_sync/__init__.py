@@ -13,19 +13,22 @@ if TYPE_CHECKING:
     from tune_sync.checkpoint import Checkpoint
     from tune_sync.checkpoint_copy import fetch
     from tune_sync.config import SyncConfig
+    from tune_sync.fastpath.settings import FastPath
+    from tune_sync.handover import staged_checkpoint
     from tune_sync.homes.recorded import Recovery
     from tune_sync.inner import inner_run_config
     from tune_sync.kwargs import restore_kwargs, run_config_kwargs
     from tune_sync.mirror.experiment_copy import fetch_experiment
+    from tune_sync.monitor.look import status
     from tune_sync.ray_adapter import RunConfig
     from tune_sync.resume import restore_or_start
-    from tune_sync.run import cleanup
     from tune_sync.syncers.base import Syncer
     from tune_sync.syncers.callback import CallbackSyncer
     from tune_sync.syncers.cloud import CloudSyncer
     from tune_sync.syncers.command import CommandSyncer
     from tune_sync.syncers.object_store import ObjectStoreSyncer
     from tune_sync.syncers.shared_directory import SharedDirectorySyncer
+    from tune_sync.tidying import cleanup
 
 __version__ = "0.1.0"
 
@@ -34,19 +37,22 @@ _HOMES = {
     "Checkpoint": "checkpoint",
     "CloudSyncer": "syncers.cloud",
     "CommandSyncer": "syncers.command",
+    "FastPath": "fastpath.settings",
     "ObjectStoreSyncer": "syncers.object_store",
     "Recovery": "homes.recorded",
     "RunConfig": "ray_adapter",
     "SharedDirectorySyncer": "syncers.shared_directory",
     "SyncConfig": "config",
     "Syncer": "syncers.base",
-    "cleanup": "run",
+    "cleanup": "tidying",
     "fetch": "checkpoint_copy",
     "fetch_experiment": "mirror.experiment_copy",
     "inner_run_config": "inner",
     "restore_kwargs": "kwargs",
     "restore_or_start": "resume",
     "run_config_kwargs": "kwargs",
+    "staged_checkpoint": "handover",
+    "status": "monitor.look",
 }
 
 __all__ = [
@@ -54,6 +60,7 @@ __all__ = [
     "Checkpoint",
     "CloudSyncer",
     "CommandSyncer",
+    "FastPath",
     "ObjectStoreSyncer",
     "Recovery",
     "RunConfig",
@@ -68,6 +75,8 @@ __all__ = [
     "restore_kwargs",
     "restore_or_start",
     "run_config_kwargs",
+    "staged_checkpoint",
+    "status",
 ]
 
 

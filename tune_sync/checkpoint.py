@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow.fs as pafs
 import ray.tune
 
+from tune_sync.behind.staging_home import StagingHome
+from tune_sync.filesystem import SyncHandler
 from tune_sync.source import SourceHandler
 
 
@@ -36,10 +38,21 @@ class Checkpoint(ray.tune.Checkpoint):  # type: ignore[misc]
 
     @contextmanager
     def as_directory(self) -> Iterator[str]:
-        """The checkpoint as a local directory; see `ray.tune.Checkpoint.as_directory`."""
-        if isinstance(getattr(self.filesystem, "handler", None), SourceHandler):
+        """The checkpoint as a local directory; see `ray.tune.Checkpoint.as_directory`.
+
+        What is staged on this node is read where it is, without a copy: do not change it.
+        """
+        handler = getattr(self.filesystem, "handler", None)
+        if isinstance(handler, SourceHandler):
             yield self.path
             return
+        if isinstance(handler, SyncHandler):
+            home, key, _ = handler.locate(self.path)
+            if isinstance(home, StagingHome):
+                with home.held(key) as found:
+                    if found is not None:
+                        yield str(found)
+                        return
         with super().as_directory() as directory:
             yield directory
 

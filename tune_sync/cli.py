@@ -1,4 +1,4 @@
-"""The `tune-sync` command. A sub-command's module is loaded when it is asked for, and needs no Ray.
+"""The `tune-sync` command. A sub-command's module is loaded when it is asked for, without Ray.
 
 A new one is a line in `COMMANDS` and a module with `add_arguments` and `run`.
 """
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from tune_sync import __version__
 from tune_sync.errors import TuneSyncError
 
 FAILED, INTERRUPTED = 1, 130
@@ -39,7 +40,13 @@ COMMANDS = {
     "bench": Command(
         "tune_sync.commands.bench", "measure the way from memory to memory, of two hosts or one"
     ),
+    "doctor": Command(
+        "tune_sync.commands.doctor", "tell whether this host can use RDMA, and what it lacks"
+    ),
     "sizing": Command("tune_sync.commands.sizing", "tell how much shared memory checkpoints need"),
+    "status": Command(
+        "tune_sync.monitor.command", "tell how far a run is: what is staged, stored, and lost"
+    ),
 }
 
 
@@ -68,6 +75,7 @@ def _tell_commands(words: list[str]) -> int:
         "tune-sync", epilog="\n".join(["commands:", *lines]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"tune-sync {__version__}")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
     parser.parse_args(words or ["--help"])
     return FAILED  # parse_args has left before, with the help or an error

@@ -6,11 +6,16 @@ Pure but for the home directory, variables and the working directory, which path
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import Any
 
+from tune_sync.buckets.schemes import check_scheme
 from tune_sync.buckets.url import is_bucket_url, parse_bucket_url
 from tune_sync.errors import ConfigError
+
+# As in rsync's host:path, and none of Windows' drives.
+_HOST_AND_PATH = re.compile(r"[\w.\-@]{2,}:(?!//)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,32 @@ class Destination:
 
     path: str
     scheme: str = ""
+
+
+def check_upload_dir(place: Any) -> bool:
+    """Whether `SyncConfig.upload_dir` is a bucket.
+
+    Raises:
+        ConfigError: It is neither that nor a path.
+    """
+    if place is None:
+        return False
+    if not isinstance(place, (str, os.PathLike)) or not os.fspath(place):
+        raise ConfigError(f"SyncConfig(upload_dir={place!r}): a URL or a path is needed")
+    if is_bucket_url(os.fspath(place)):
+        try:
+            check_scheme(parse_bucket_url(os.fspath(place)).scheme)
+        except ConfigError as error:
+            raise ConfigError(f"SyncConfig(upload_dir=...): {error}") from error
+        return True
+    if re.match(r"file://(?!/|localhost/)", os.fspath(place)):
+        raise ConfigError(f"SyncConfig(upload_dir={place!r}): is file:///mnt/results meant?")
+    if _HOST_AND_PATH.match(os.fspath(place)):
+        raise ConfigError(
+            f"SyncConfig(upload_dir={place!r}): neither a URL nor a path; where a command of "
+            "your own reaches it, give that: syncer=CommandSyncer(...)"
+        )
+    return False
 
 
 def resolve_destination(upload_dir: Any, storage_path: Any) -> Destination:

@@ -76,7 +76,7 @@ class PeerRefusedError(FixCallError, PermissionError):
 
 
 class TransportMissingError(FixCallError, RuntimeError):
-    """The transport that is required cannot be used on this host."""
+    """The transport that is required cannot be used, on this host or to the other."""
 
 
 class StoreError(TuneSyncError):

@@ -19,11 +19,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary, finalize
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from tune_sync import layout
+from tune_sync import layout, storage_options
 from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import ConfigError, ImmutableError, PathRefusedError
 from tune_sync.filters import wanted
@@ -45,24 +46,26 @@ from tune_sync.transfer.uploads import Uploads
 
 COPY_BYTES = 16 << 20
 
-_HANDLERS: dict[str, SyncHandler] = {}
+# Those that someone still has: what opens a run's results later gets another one.
+_HANDLERS: WeakValueDictionary[str, SyncHandler] = WeakValueDictionary()
 _HANDLERS_LOCK = threading.Lock()
 
 
 def reopen_handler(
-    plain: Mapping[str, Any], connector: Connector, reported: tuple[tuple[str, str], ...]
+    plain: Mapping[str, Any], connector: Connector, reported: tuple[tuple[Any, ...], ...]
 ) -> SyncHandler:
     """Unpickle a handler.
 
     Args:
         plain: From `Spec.to_plain`.
         connector: How to reach the home.
-        reported: `(checkpoint, attempt)` that the pickling process sealed or had reported to it.
+        reported: See `Uploads.reported`; of the pickling process. An older version named no ranks:
+            then its run has ended, and with it its attempts.
     """
     spec = Spec.from_plain(plain)
     connector.check_here(spec)
     handler = open_handler(spec, connector)
-    handler.heard_of(reported)
+    handler.uploads.heard_of(tuple((c, a, rank) for c, a, *ranks in reported for rank in ranks))
     return handler
 
 
@@ -72,6 +75,7 @@ def open_handler(spec: Spec, connector: Connector) -> SyncHandler:
         handler = _HANDLERS.get(spec.key)
         if handler is None:
             handler = _HANDLERS[spec.key] = SyncHandler(spec, connector)
+            finalize(handler, storage_options.forget, spec.key)
     if handler.run is None and spec.address is not None and spec != handler.spec:
         handler.spec = spec
     return handler
@@ -85,22 +89,22 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         run: On the driver, the run that owns the experiment directory; else None.
         is_driver: Whether this process may start a run with it.
         files: What this process has stored outside of checkpoints.
+        uploads: What it stores of checkpoints, and knows of others.
     """
 
     def __init__(self, spec: Spec, connector: Connector) -> None:
         self.spec = spec
         self.run: Run | None = None
-        self.is_driver = False
-        self.on_existing, self.ways_out = "error", ""
+        self.is_driver, self.on_existing, self.ways_out = False, "error", ""
         self.connector = connector
         self._home_cache: tuple[Spec, Home] | None = None
-        self._uploads = Uploads()
+        self.uploads = Uploads(lambda report: self.connector.reported(self.spec, report))
         self.files = SentFiles(self._tell_unstored)
         self._reads = Reads()
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.barrier()
-        return reopen_handler, (self.spec.to_plain(), self.connector, self._uploads.reported())
+        return reopen_handler, (self.spec.to_plain(), self.connector, self.uploads.reported())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SyncHandler):
@@ -112,20 +116,14 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     # The run's life, for the adapter
 
-    def barrier(self, copied: str = "") -> None:
+    def barrier(self, copied: str = "", metrics: Mapping[str, Any] | None = None) -> None:
         """Seal what this process wrote: durable at home when this returns.
 
         `copied` is the path of a checkpoint whose copy has come to its end, if that is known.
         """
-        # In a directory the driver places before the trial goes on. What it had no time to place is
-        # reported anew, with its metrics, and must not be taken up.
-        if copied and (self.spec.scheme or self.spec.options.stages):
-            self._uploads.copied(self._key(copied) or "", self.connector.ranks_count())
-        self._uploads.seal()
-
-    def heard_of(self, reported: tuple[tuple[str, str], ...]) -> None:
-        """See `Uploads.heard_of`."""
-        self._uploads.heard_of(reported)
+        if copied:
+            self.uploads.copied(self._key(copied) or "", self.connector.ranks_count(), metrics)
+        self.uploads.seal()
 
     def bind(self, experiment: str) -> None:
         """Set the experiment's name. Raises PathRefusedError if it leaves the storage path."""
@@ -144,7 +142,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             options, finish = self.spec.options, partial(self.connector.finish_earlier, self.spec)
             self.run = Run.open(
                 self.site(), self.on_existing, options.timeout_s, options.checkpoint_depth,
-                finish, self.ways_out,
+                finish, self.ways_out, options.strict,
             )  # fmt: skip
             self.spec = replace(self.spec, owner=self.run.owner)
         return self.run
@@ -173,7 +171,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
         """What a directory holds; `.tune_sync` is left out."""
-        home, key, base = self._locate(selector.base_dir)
+        home, key, base = self.locate(selector.base_dir)
         entries = home.list(key, selector.recursive) if home.in_place else []
         found = None if entries else home.info(key)  # what holds something is a directory
         if found is None and not entries and not selector.allow_not_found:
@@ -209,6 +207,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if not self._wanted(place, key):
             return pa.PythonFile(NullStream(), mode="w")
         if place.kind is Kind.CHECKPOINT:
+            layout.check_inside(path, place)
             upload = self._upload(place)
             return pa.PythonFile(InTurn(COPYING, lambda: upload.open(place.inner)), mode="w")
         if self.run is not None and self.run.behind is not None:
@@ -223,14 +222,14 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def open_input_stream(self, path: str) -> pa.NativeFile:
         """Read a file from its start to its end."""
-        home, key, _ = self._locate(path)
+        home, key, _ = self.locate(path)
         if isinstance(home, LocalHome) and not isinstance(home, SharedHome):
             return self.open_input_file(path)
         return self._reads.open_stream(home, key, self._place(path), path)
 
     def open_input_file(self, path: str) -> pa.NativeFile:
         """Read a file, at any position."""
-        home, key, base = self._locate(path)
+        home, key, base = self.locate(path)
         if isinstance(home, LocalHome) and not isinstance(home, SharedHome):
             return pafs.LocalFileSystem().open_input_file(f"{base}/{key}")
         return self._reads.open_file(home, key, self._place(path), path)
@@ -246,7 +245,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         place = self._place(path)
         running = self.run is not None and not self.run.closed
         if self.run is not None and running and place.kind is Kind.CHECKPOINT and not place.inner:
-            self.run.retire_later(place.checkpoint)
+            self.run.let_go(place.checkpoint)
         else:
             self._remove(self._own_key(path))
 
@@ -278,7 +277,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         """
         self.barrier()
         checkpoint, strict = self._own_key(path), self.spec.options.strict
-        attempts = self._uploads.take(checkpoint)
+        attempts = self.uploads.take(checkpoint)
         if self.run is None:
             return self._home().publish(checkpoint, strict, attempts)
         return self.run.publish(checkpoint, strict, attempts, metrics)
@@ -287,7 +286,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         """On the driver, publish a checkpoint that was reported and that Ray did not register."""
         checkpoint, strict = self._own_key(path), self.spec.options.strict
         if self.run is not None:
-            attempts = self._uploads.reported_at(checkpoint)
+            attempts = self.uploads.reported_at(checkpoint)
             self.run.publish_early(checkpoint, strict, attempts, metrics)
 
     def send_file(self, file: TreeFile, target: str, target_root: str) -> None:
@@ -304,12 +303,16 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if place.kind is Kind.CHECKPOINT:
             upload = self._upload(place)
             same_as = self._place(f"{target_root}/{file.same_as}").inner if file.same_as else ""
-            upload.add_file(place.inner, file.source, same_as)
+            upload.add_file(place.inner, file.source, same_as, is_given=file.is_given)
             return
         stream = self._file_stream(self._own_key(target), place)
         with open(file.source, "rb") as reader:
             shutil.copyfileobj(reader, stream, COPY_BYTES)
         stream.close()  # only if all could be read: closing is what makes it appear
+
+    def make_directory(self, size_bytes: int = 0) -> Path | None:
+        """See `Home.make_directory`."""
+        return self._writable_home().make_directory(size_bytes)
 
     def _key(self, path: str) -> str | None:
         """`path` relative to the experiment directory, or None if it is elsewhere."""
@@ -326,7 +329,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             self._own_key(path), checkpoint_depth=self.spec.options.checkpoint_depth
         )
 
-    def _locate(self, path: str) -> tuple[Home, str, str]:
+    def locate(self, path: str) -> tuple[Home, str, str]:
         """The home to read `path` from, its key there, and what the keys are relative to."""
         key = self._own_key(path) if self.spec.scheme else self._key(path)
         if key is not None:
@@ -335,14 +338,13 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         return LocalHome(base.parent), base.name, base.parent.as_posix().rstrip("/")
 
     def _file_info(self, path: str) -> pafs.FileInfo:
-        home, key, _ = self._locate(path)
+        home, key, _ = self.locate(path)
         if self.run is not None and self.run.is_on_its_way(key):
             return pafs.FileInfo(path, pafs.FileType.Directory)  # the control loop asks
         found = home.info(key)
         if found is None and path.endswith("/" + MARKER):
             self._writable_home()  # says what is wrong
-        missing = pafs.FileInfo(path, pafs.FileType.NotFound)
-        return as_file_info(path, found) if found is not None else missing
+        return as_file_info(path, found) if found else pafs.FileInfo(path, pafs.FileType.NotFound)
 
     def _home(self) -> Home:
         if self.run is not None:
@@ -368,10 +370,10 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         return wanted(place, key, self.spec.options, is_driver=self.run is not None)
 
     def _begin(self, checkpoint: str) -> Upload:
-        return self._uploads.begin(self._writable_home(), checkpoint, self.connector.rank())
+        return self.uploads.begin(self._writable_home(), checkpoint, self.connector.rank())
 
     def _upload(self, place: Place) -> Upload:
-        upload = self._uploads.find(place.checkpoint)
+        upload = self.uploads.find(place.checkpoint)
         if upload is not None and not upload.is_over:
             return upload
         home = self._home()
@@ -385,9 +387,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         return upload or self._begin(place.checkpoint)
 
     def _file_stream(self, key: str, place: Place) -> FileStream:
-        kind, timeout_s = place.kind, self.spec.options.timeout_s
-        commit = partial(self.files.commit, key=key, kind=kind, run=self.run, timeout_s=timeout_s)
-        return FileStream(self._writable_home(), key, commit, partial(self.files.failed, key))
+        run, timeout_s = self.run, self.spec.options.timeout_s
+        return self.files.stream(self._writable_home(), key, place.kind, run, timeout_s)
 
     def _tell_unstored(self, key: str, error: Exception) -> None:
         if not self.is_driver:

@@ -15,6 +15,7 @@ from tune_sync.layout import Kind
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _ATTEMPT = re.compile(re.escape(layout.STAGING_DIR) + rf"/.+?/{_ID.pattern}/data", re.DOTALL)
+_INNER = re.compile(rf"{re.escape(layout.INNER_DIR)}/{_ID.pattern}\.json")
 _INCOMING = re.compile(rf"{re.escape(layout.INCOMING_DIR)}/{_ID.pattern}")
 
 
@@ -60,10 +61,14 @@ def attempt(name: str) -> str:
 def plain(key: str, depth: int) -> str:
     """Return the key of state, a log or an artifact: what is neither a checkpoint nor ours.
 
+    Of ours, trials write down where trainers inside of them write, and nothing else.
+
     Raises:
         PathRefusedError: It is ours, or the experiment directory itself.
         ImmutableError: It is, or is in, a checkpoint.
     """
+    if _INNER.fullmatch(key):
+        return key
     place = layout.classify(key, checkpoint_depth=depth)
     if place.kind is Kind.CHECKPOINT:
         raise ImmutableError(

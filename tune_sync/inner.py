@@ -14,13 +14,15 @@ import ray.tune
 
 from tune_sync.errors import ConfigError
 from tune_sync.filesystem import SyncHandler, open_handler
+from tune_sync.homes.inner_runs import note_inner
 from tune_sync.run_filesystem import RunFileSystem
 
 
 def inner_run_config(name: str | None = None, **fields: Any) -> ray.train.RunConfig:
     """The `run_config` for a trainer that is built inside a trial.
 
-    Its results go into a directory of the trial's directory, on the home node.
+    Its results go into a directory of the trial's directory, on the home node. What a crash leaves
+    of it goes when the experiment is restored, or cleaned up.
 
     Args:
         name: Name of that directory; one is made up by default.
@@ -42,6 +44,8 @@ def inner_run_config(name: str | None = None, **fields: Any) -> ray.train.RunCon
     trial = posixpath.basename(context.get_trial_dir().rstrip("/"))
     name = name or f"train-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{uuid.uuid4().hex[:6]}"
     root = f"{outer.experiment_root}/{trial}"
+    home, directory, _ = outer.locate(f"{root}/{name}")
+    note_inner(home, directory)
     options = replace(outer.spec.options, checkpoint_depth=0, include=(), exclude=())
     spec = replace(
         outer.spec, key=uuid.uuid4().hex, root=root, experiment=name, owner="", options=options

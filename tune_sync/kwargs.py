@@ -55,7 +55,11 @@ def run_config_kwargs(
                 'SyncConfig(wait_for="staged") and on_sync_error="continue" are for Ray Tune: Ray '
                 "Train saves its state by itself, and would name checkpoints that are on their way"
             )
-
+        if config.keep_best is not None:
+            raise ConfigError(
+                "SyncConfig(keep_best=...) is for Ray Tune: Ray Train keeps the best of its run "
+                "with CheckpointConfig(num_to_keep=...)"
+            )
         if config.own_syncer is not None:
             raise ConfigError(
                 f"{type(config.own_syncer).__name__}: Ray Train by itself does not send results on "

@@ -19,10 +19,13 @@ from dataclasses import dataclass
 from tune_sync.errors import PathRefusedError
 
 INTERNAL_DIR = ".tune_sync"
+MARKER = ".validate_storage_marker"  # Ray looks for it on every node, in every report
 STAGING_DIR = f"{INTERNAL_DIR}/staging"
 INCOMING_DIR = f"{INTERNAL_DIR}/incoming"
 MANIFESTS_DIR = f"{INTERNAL_DIR}/manifests"
 TRASH_DIR = f"{INTERNAL_DIR}/trash"
+INNER_DIR = f"{INTERNAL_DIR}/inner"
+REPORTED_DIR = f"{INTERNAL_DIR}/reported"
 LEASE_KEY = f"{INTERNAL_DIR}/lease.json"
 FORMAT_KEY = f"{INTERNAL_DIR}/format.json"
 INTENT = "manifest.json"
@@ -70,7 +73,7 @@ def check_key(key: str) -> str:
             deeper than any path of `MAX_DEPTH` in staging.
     """
     parts = key.split("/")
-    if key and (any(part in ("", ".", "..") for part in parts) or "\0" in key):
+    if key and (any(part in ("", ".", "..") for part in parts) or not _is_a_name(key)):
         raise PathRefusedError(
             f"path {key!r} does not stay inside its directory; refused: give one without '.', "
             "'..', empty parts and NUL"
@@ -79,11 +82,28 @@ def check_key(key: str) -> str:
     return key
 
 
+def _is_a_name(key: str) -> bool:
+    """Whether a disk takes it: also bytes that are no text, as Python writes them."""
+    try:
+        return b"\0" not in key.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+
+
 def _check_depth(key: str, limit: int) -> None:
     if key.count("/") >= limit:
         raise PathRefusedError(
             f"path {key[:80]!r}… is more than {MAX_DEPTH} levels deep; "
-            "remove the symbolic link that points to its own parent directory"
+            "nest less deeply; or is there a symbolic link to its own parent directory? Remove it"
+        )
+
+
+def check_inside(path: str, place: Place) -> None:
+    """Raise PathRefusedError for a file that is a checkpoint: that is a directory of files."""
+    if not place.inner:
+        raise PathRefusedError(
+            f"{path}: a file was reported as a checkpoint; give Checkpoint.from_directory the "
+            "directory that holds it"
         )
 
 
@@ -154,6 +174,11 @@ def attempt_key(checkpoint: str, attempt: str) -> str:
 def staged_key(checkpoint: str, attempt: str) -> str:
     """Where the bytes of an attempt are written."""
     return f"{attempt_key(checkpoint, attempt)}/data"
+
+
+def reported_key(checkpoint: str) -> str:
+    """Where a driver that cannot publish a checkpoint notes what it is made of."""
+    return f"{REPORTED_DIR}/{checkpoint}.json"
 
 
 def seal_key(checkpoint: str, attempt: str) -> str:

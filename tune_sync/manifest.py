@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tune_sync.errors import ConfigError, DamagedError, NotWholeError, PathRefusedError
@@ -31,12 +31,19 @@ class FileEntry:
     Attributes:
         path: Relative to the checkpoint directory.
         size_bytes: Its length.
-        digest: xxh3_128 of its bytes, in hexadecimal.
+        digest: xxh3_128 of its bytes, in hexadecimal; "" of a file that was handed over to this
+            node's staging and that nobody has read yet.
+        modified_ns: When such a file was last changed, since the epoch; else 0.
     """
 
     path: str
     size_bytes: int
     digest: str
+    modified_ns: int = 0
+
+    def read_as(self, digest: str) -> FileEntry:
+        """The same file with its digest; itself if that is still not known."""
+        return FileEntry(self.path, self.size_bytes, digest) if digest else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,12 @@ class Seal:
         directories: Every directory, empty ones included.
         ranks_count: How many ranks make the checkpoint, where the writer knows that its part is
             complete; None where only the driver can tell.
+        boot: Of what is staged on a node and not durable yet: since which boot of that it is there.
+            Its digests need not be known. None of what is durable.
+        metrics: What was reported with it, as far as its writer knows; see `Manifest.metrics`.
+        staged_as: The attempt that was staged on a node and is sealed here; None: this one.
+        parts: All parts of the checkpoint, as the driver took them: `name`s of seals; None where
+            it had not told yet.
     """
 
     attempt: str
@@ -59,11 +72,36 @@ class Seal:
     files: tuple[FileEntry, ...]
     directories: tuple[str, ...] = ()
     ranks_count: int | None = None
+    boot: str | None = None
+    metrics: dict[str, Any] | None = None
+    staged_as: str | None = None
+    parts: tuple[str, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """What the driver knows this part by."""
+        return self.staged_as or self.attempt
 
     @property
     def is_all(self) -> bool:
         """Whether this part surely is the whole checkpoint: nobody else has to say so."""
         return self.ranks_count == 1
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether it is durable and all digests are known; else it is of use on its node only."""
+        return self.boot is None and all(file.digest for file in self.files)
+
+    def confirmed(self, digest_of: Callable[[str], str]) -> Seal:
+        """The same part, with the digests of files whose digest was not known, by their path.
+
+        A file whose digest is still "" stays as it is.
+        """
+        files = [
+            file.read_as(digest) if not file.digest and (digest := digest_of(file.path)) else file
+            for file in self.files
+        ]
+        return replace(self, files=tuple(files), boot=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +156,11 @@ class Union:
     directories: tuple[str, ...]
     conflicts: tuple[tuple[str, int, int], ...]
 
+    @property
+    def metrics(self) -> dict[str, Any] | None:
+        """What the lowest rank has noted of what was reported."""
+        return self.seals[0].metrics
+
 
 def unite(checkpoint: str, seals: Iterable[Seal], *, strict: bool) -> Union:
     """Put the writers' parts together: newest seal of each rank, lowest rank wins a name.
@@ -137,6 +180,8 @@ def unite(checkpoint: str, seals: Iterable[Seal], *, strict: bool) -> Union:
     if not newest:
         raise NotWholeError(f"checkpoint {checkpoint} has no complete part; nothing to publish")
     order = tuple(newest[rank] for rank in sorted(newest))
+    if not all(seal.is_confirmed for seal in order):
+        raise NotWholeError(f"a part of {checkpoint} was handed over and is not confirmed yet")
     owner: dict[str, tuple[FileEntry, Seal]] = {}
     conflicts = []
     for seal in order:
@@ -183,7 +228,8 @@ def to_json(record: Seal | Manifest) -> bytes:
 
 
 def _file_to_plain(file: FileEntry) -> dict[str, Any]:
-    return {"path": file.path, "size_bytes": file.size_bytes, "digest": file.digest}
+    plain = {"path": file.path, "size_bytes": file.size_bytes, "digest": file.digest}
+    return plain | ({"modified_ns": file.modified_ns} if file.modified_ns else {})
 
 
 def seal_from_json(data: bytes, where: str) -> Seal:
@@ -191,10 +237,12 @@ def seal_from_json(data: bytes, where: str) -> Seal:
     body = _decode(data, where)
     try:
         files, directories = _contents(body)
-        ranks_count = body.get("ranks_count")
+        ranks_count, staged_as, parts = map(body.get, ("ranks_count", "staged_as", "parts"))
         return Seal(
             _name(body["attempt"]), int(body["rank"]), float(body["sealed_s"]), files, directories,
-            None if ranks_count is None else int(ranks_count),
+            None if ranks_count is None else int(ranks_count), body.get("boot"),
+            _metrics(body.get("metrics")), None if staged_as is None else _name(staged_as),
+            None if parts is None else tuple(map(_name, parts)),
         )  # fmt: skip
     except _NOT_OURS as error:
         raise _named(error, where, "seal") from error
@@ -222,6 +270,27 @@ def manifest_from_json(data: bytes, where: str) -> Manifest:
         raise _named(error, where, "manifest") from error
 
 
+def manifest_of(checkpoint: str, data: bytes, where: str) -> Manifest:
+    """Decode the manifest of one checkpoint, where it lies.
+
+    Args:
+        checkpoint: Its key.
+        data: The bytes read.
+        where: Names them in errors.
+
+    Raises:
+        DamagedError: It cannot be read, has a path that leaves the checkpoint, or is another's:
+            for whoever looks at many, none of them may hide the others.
+    """
+    try:
+        manifest = manifest_from_json(data, where)
+    except PathRefusedError as error:
+        raise DamagedError(str(error)) from error
+    if manifest.checkpoint != checkpoint:
+        raise DamagedError(f"{where} is the manifest of {manifest.checkpoint!r}")
+    return manifest
+
+
 def _named(error: Exception, where: str, kind: str) -> Exception:
     """Say in which record an error was found."""
     if isinstance(error, PathRefusedError):
@@ -247,7 +316,10 @@ def _decode(data: bytes, where: str) -> dict[str, Any]:
 
 def _contents(body: dict[str, Any]) -> tuple[tuple[FileEntry, ...], tuple[str, ...]]:
     files = tuple(
-        FileEntry(_name(f["path"]), int(f["size_bytes"]), str(f["digest"])) for f in body["files"]
+        FileEntry(
+            _name(f["path"]), int(f["size_bytes"]), str(f["digest"]), int(f.get("modified_ns", 0))
+        )
+        for f in body["files"]
     )
     directories = tuple(_name(d) for d in body["directories"])
     names = [f.path for f in files] + list(directories)

@@ -6,6 +6,7 @@ import copy
 import itertools
 import logging
 import os
+import time
 import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,18 +16,32 @@ import ray.cloudpickle
 import ray.tune
 
 from tune_sync import storage_options
-from tune_sync.agents.connect import RayConnector, node_id, start_bucket, start_home
+from tune_sync.agents.connect import (
+    RayConnector,
+    node_id,
+    note_run,
+    start_bucket,
+    start_home,
+)
 from tune_sync.agents.left_behind import Wanted, send_left_behind
+from tune_sync.agents.memory_probe import check_memory
 from tune_sync.agents.probe import check_shared
+from tune_sync.agents.transport_probe import check_transports
 from tune_sync.buckets.environment import environment_options
-from tune_sync.config import LEFT_OUT, SyncConfig
+from tune_sync.config import LEFT_OUT, REPLICATED, SyncConfig
 from tune_sync.destination import Destination
 from tune_sync.errors import ConfigError
+from tune_sync.fastpath import FastPath
 from tune_sync.filesystem import SyncHandler, open_handler
 from tune_sync.homes.recorded import newest_of
 from tune_sync.mirror.mirror import Mirror
 from tune_sync.mirror.outbox import join_remote
 from tune_sync.run_filesystem import RunFileSystem
+from tune_sync.sending.backlog import Backlog
+from tune_sync.sending.gate import Gate
+from tune_sync.sending.periodic import PeriodicBacklog
+from tune_sync.sending.planned import PlannedBacklog
+from tune_sync.sending.turns import Turns
 from tune_sync.spec import Options, Spec
 from tune_sync.syncers.base import Syncer
 
@@ -35,6 +50,10 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 # Who makes a run, if it is not `run_config_kwargs`.
 RUN_CONFIG = "RunConfig"
 _API = {RUN_CONFIG: "", "tune": "", "train": 'api="train", '}
+
+# With sync_on_checkpoint=False state is written no more often than this: as often as Ray saves it
+# by itself. Where num_to_keep is set, Ray saves it with every few checkpoints of any trial.
+STATE_S = 10.0
 
 
 def make_filesystem(
@@ -56,8 +75,14 @@ def make_filesystem(
         tuple(config.include), tuple(config.exclude), config.timeout_s, config.strict,
         shared=config.is_shared and not place.scheme, checkpoint_depth=depth,
         wait_for=config.wait_for, on_sync_error=config.on_sync_error,
+        max_consecutive_failures=config.max_consecutive_failures or 0,
         staging_dir=os.fspath(config.staging_dir or ""),
         staging_limit_bytes=config.staging_limit_bytes or 0,
+        sync_on_checkpoint=config.sync_on_checkpoint, sync_period_s=config.period_s,
+        max_bandwidth_bytes_per_s=config.max_bandwidth_bytes_per_s or 0,
+        max_concurrent_transfers=config.max_concurrent_transfers or 0,
+        keep_best=config.keep_best or 0,
+        replicates=config.wait_for == REPLICATED, **_memory_options(config.fast_path),
     )  # fmt: skip
     spec = Spec(uuid.uuid4().hex, place.path, "", "", None, options, place.scheme)
     storage_options.keep(spec.key, config.bucket_options)
@@ -68,6 +93,19 @@ def make_filesystem(
     if experiment:
         handler.bind(experiment)
     return RunFileSystem(handler)
+
+
+def _memory_options(fast_path: FastPath | None) -> dict[str, Any]:
+    if fast_path is None:
+        return {}
+    return {
+        "memory_dir": fast_path.memory_dir,
+        "memory_limit_bytes": fast_path.memory_limit or 0,
+        "max_checkpoints_in_memory": fast_path.max_checkpoints_in_memory,
+        "transport": fast_path.wanted_transport,
+        "transport_required": fast_path.is_transport_required,
+        "tls": fast_path.tls.paths if fast_path.tls is not None else (),
+    }
 
 
 def ways_out(config: SyncConfig, place: Destination, made_by: str) -> str:
@@ -112,7 +150,7 @@ class OwnSync:
         """What the settings say; None without a syncer of the user's own."""
         if config.own_syncer is None:
             return None
-        return cls(config.own_syncer, os.fspath(config.upload_dir or ""), config.sync_period)
+        return cls(config.own_syncer, os.fspath(config.upload_dir or ""), config.period_s)
 
     def begin(self, handler: SyncHandler) -> None:
         """Mirror a run that has started. Raises what `Mirror.begin` raises."""
@@ -127,13 +165,19 @@ class OwnSync:
         logger.info("results are sent on to %s", remote)
 
 
-def begin_home(handler: SyncHandler) -> None:
+def begin_home(handler: SyncHandler) -> Any:
     """Make this node the home of a run: start the agent and tell the filesystem.
 
     A bucket needs no such agent. A shared directory is looked at from all nodes.
 
+    Returns:
+        The agent that others find the run by.
+
     Raises:
         NotSharedError: A node does not see the shared directory; names both.
+        ConfigError: No node has as much shared memory as was asked for; or a file for TLS is not
+            there.
+        TransportMissingError: The transport that is required cannot be used.
     """
     spec = handler.spec
     if spec.scheme:
@@ -144,15 +188,34 @@ def begin_home(handler: SyncHandler) -> None:
             # By now what another driver did before is seen here: one of the two stops.
             handler.start().lease.check()
         address = start_home(node_id())
+    if spec.options.memory_dir:
+        check_memory(spec.options)
+    check_transports(spec.options, node_id())
     handler.spec = replace(spec, address=address)
+    return note_run(handler.spec)
 
 
 def take_left_behind(handler: SyncHandler) -> None:
-    """Publish what nodes still have of a run that is restored, and that nobody sends any more."""
+    """Publish what nodes still have of a run that is restored, and that nobody sends any more.
+
+    What is not whole after that never will be, and is dropped.
+    """
     run, spec = handler.start(), handler.spec
-    wanted = Wanted(run.saved_trials, newest_of(run.home.published_keys()))
-    if spec.options.stages and send_left_behind(spec, handler.connector, wanted):
-        run.recover()
+    if spec.options.stages and run.saved_trials:
+        wanted = Wanted(run.saved_trials, newest_of(run.home.published_keys()))
+        send_left_behind(spec, handler.connector, wanted)
+    run.recover()
+
+
+def make_backlog(options: Options) -> Backlog | None:
+    """What decides when checkpoints of a run travel that are staged; None: they do at once."""
+    if not options.is_planned:
+        return None
+    gate = Gate(options.max_concurrent_transfers or None)
+    if options.sync_on_checkpoint:
+        return PlannedBacklog(gate)
+    turns = Turns(options.sync_period_s, time.monotonic())
+    return PeriodicBacklog(gate, turns, min(STATE_S, options.sync_period_s))
 
 
 def claim_name(place: Destination, name: str) -> str:

@@ -15,10 +15,14 @@ _OWNED = re.compile(r"tune_sync-([0-9a-f]{8})-([0-9]+)-([0-9]+)-[0-9]+")
 def machine() -> str:
     """Tells apart boots and process id namespaces: pids compare only within one."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+        return f"{boot()}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return ""
+
+
+def boot() -> str:
+    """Tells apart boots of hosts: what was written since, and never synced, is still there."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def start_of(pid: int) -> str:

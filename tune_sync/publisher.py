@@ -1,16 +1,19 @@
 """Publishes in the background what the control loop placed, in the order that keeps promises.
 
-* A placed checkpoint is recorded (made durable, manifest written) by a thread of its own.
+* A placed checkpoint is recorded (made durable, manifest written) in the background.
 * State waits for `drain`: it is written after the records of what it names.
 * A delete is applied only after state that no longer names the checkpoint was written. A
   snapshot may have been taken before the delete was asked for and written after it, so two
-  state writes have to pass, or one once the control loop has ended (`flush`).
+  state writes have to pass, or one once the control loop has ended (`flush`); and whoever asks
+  for it may know more (`is_unnamed`): of several snapshots that wait, each may be so old.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from tune_sync.errors import FixCallError, NotStoredError, SyncTimeoutError
@@ -35,24 +38,43 @@ class Committer(Protocol):
         """Drop one attempt."""
 
 
+@dataclass(slots=True)
+class Doomed:
+    """A delete that was asked for.
+
+    Attributes:
+        is_unnamed: See `Publisher.retire_later`.
+        writes_count: Of state, since then.
+    """
+
+    is_unnamed: Callable[[], bool]
+    writes_count: int = 0
+
+
 class Publisher:
     """The background work of one run's driver. Methods may be called from any thread.
 
-    Records and deletes have a thread each: state waits for records, never for a large delete.
+    Records and deletes have threads of their own: state waits for records, never for a large
+    delete.
 
     Args:
         committer: Does the work.
         where: The experiment's directory or URL, for messages.
+        at_once: How many records, and as many deletes, are done at a time. Each takes several
+            round trips in a bucket.
     """
 
-    def __init__(self, committer: Committer, where: str = "the experiment's directory") -> None:
+    def __init__(
+        self, committer: Committer, where: str = "the experiment's directory", at_once: int = 1
+    ) -> None:
         self._committer = committer
         self._where = where
-        self._records = Worker("tune_sync-publish")
-        self._deletes = Worker("tune_sync-delete")
-        self._doomed: dict[str, int] = {}
+        self._records = Worker("tune_sync-publish", at_once)
+        self._deletes = Worker("tune_sync-delete", at_once)
+        self._doomed: dict[str, Doomed] = {}
         self._due: set[str] = set()
-        self._retiring = ""
+        self._undone: set[str] = set()  # deletes that failed: they are tried again with later ones
+        self._retiring: set[str] = set()
         self._recording: dict[str, Manifest] = {}
         self._failed: dict[str, tuple[Manifest, Exception]] = {}
         self._names_changed = threading.Condition()
@@ -67,7 +89,7 @@ class Publisher:
         """Wait while a checkpoint of that name is being recorded or deleted."""
         with self._names_changed:
             self._names_changed.wait_for(
-                lambda: self._retiring != checkpoint and checkpoint not in self._recording
+                lambda: checkpoint not in self._retiring and checkpoint not in self._recording
             )
 
     def keep(self, checkpoint: str) -> None:
@@ -75,19 +97,36 @@ class Publisher:
         with self._names_changed:
             self._doomed.pop(checkpoint, None)
             self._due.discard(checkpoint)
-        self.wait_for(checkpoint)
+            self.wait_for(checkpoint)
+            self._undone.discard(checkpoint)  # also of a delete that failed meanwhile
 
-    def retire_later(self, checkpoint: str) -> None:
-        """Delete a checkpoint once no state names it any more. Returns at once."""
+    def spare(self, checkpoint: str) -> bool:
+        """Take back a delete that has not begun; returns whether there was one."""
         with self._names_changed:
-            self._doomed.setdefault(checkpoint, 0)
+            is_due = checkpoint in self._due
+            self._due.discard(checkpoint)
+            self._undone.discard(checkpoint)
+            return self._doomed.pop(checkpoint, None) is not None or is_due
+
+    def is_retiring(self, checkpoint: str) -> bool:
+        """Whether a checkpoint is being deleted."""
+        return checkpoint in self._retiring
+
+    def retire_later(self, checkpoint: str, is_unnamed: Callable[[], bool] = lambda: True) -> None:
+        """Delete a checkpoint once no state names it any more. Returns at once.
+
+        Args:
+            checkpoint: Its key.
+            is_unnamed: Whether the state that was written last was surely made after the delete.
+        """
+        with self._names_changed:
+            self._doomed.setdefault(checkpoint, Doomed(is_unnamed))
 
     def retire_now(self, checkpoint: str) -> None:
         """Delete a checkpoint that no state names. Returns at once."""
         with self._names_changed:
             self._doomed.pop(checkpoint, None)
-            self._due.add(checkpoint)
-        self._deletes.add(self._retire_all_due)
+        self._retire_soon({checkpoint})
 
     def discard_later(self, attempts: list[tuple[str, str]]) -> None:
         """Drop attempts `(checkpoint, attempt)` whose writer is gone. Returns at once."""
@@ -98,7 +137,7 @@ class Publisher:
         """Tell that a state file was written: deletes asked for long enough before it can go."""
         with self._names_changed:
             for checkpoint in self._doomed:
-                self._doomed[checkpoint] += 1
+                self._doomed[checkpoint].writes_count += 1
         self._retire_due(STATE_WRITES_BEFORE_DELETE)
 
     def drain(self, timeout_s: float) -> None:
@@ -120,15 +159,31 @@ class Publisher:
             if self._failed:
                 raise NotStoredError("; ".join(f"{c}: {e}" for c, (_, e) in self._failed.items()))
 
-    def refused(self) -> dict[str, Exception]:
-        """What can never be recorded as it was reported, and why. Does not block."""
+    def failed(self) -> dict[str, Exception]:
+        """What was placed and could not be recorded, and why. Does not block."""
         with self._names_changed:
-            found = [(c, e) for c, (_, e) in self._failed.items()]
-        return {c: error for c, error in found if isinstance(error, FixCallError)}
+            return {checkpoint: error for checkpoint, (_, error) in self._failed.items()}
+
+    def refused(self) -> dict[str, Exception]:
+        """Of these, what can never be recorded as it was reported."""
+        return {c: error for c, error in self.failed().items() if isinstance(error, FixCallError)}
+
+    def try_again(self) -> None:
+        """Record what could not be recorded, if that goes now. After `close`."""
+        self._record_failed()
 
     def flush(self, timeout_s: float) -> None:
-        """Apply the deletes that the last state no longer names, then `settle`."""
+        """Apply the deletes that the last state no longer names, then `settle`.
+
+        The others are left to the next run.
+        """
         self._retire_due(1)
+        if self._doomed:
+            logger.warning(
+                "%s: %d checkpoints that were deleted stay, as state may name them: none was saved "
+                "since; a restore deletes them",
+                self._where, len(self._doomed),
+            )  # fmt: skip
         self.settle(timeout_s)
 
     def settle(self, timeout_s: float) -> None:
@@ -145,11 +200,18 @@ class Publisher:
 
     def _retire_due(self, state_writes: int) -> None:
         with self._names_changed:
-            due = [c for c, count in self._doomed.items() if count >= state_writes]
+            found = self._doomed.items()
+            due = {c for c, d in found if d.writes_count >= state_writes and d.is_unnamed()}
             for checkpoint in due:
                 del self._doomed[checkpoint]
-                self._due.add(checkpoint)
-        if due:
+        self._retire_soon(due)
+
+    def _retire_soon(self, due: set[str]) -> None:
+        with self._names_changed:
+            due = due | self._undone
+            self._undone.clear()
+            self._due |= due
+        for _ in due:
             self._deletes.add(self._retire_all_due)
 
     def _record(self, manifest: Manifest) -> None:
@@ -184,13 +246,16 @@ class Publisher:
             with self._names_changed:
                 if not self._due:
                     return
-                checkpoint = self._retiring = self._due.pop()
+                checkpoint = self._due.pop()
+                self._retiring.add(checkpoint)
             try:
                 self._committer.retire(checkpoint)
-            except Exception as error:  # an old checkpoint stays: no loss, but say so
-                logger.warning("cannot delete %s: %s", checkpoint, error)
+            except Exception as error:  # an old checkpoint stays for now: no loss, but say so
+                logger.warning("cannot delete %s now: %s", checkpoint, error)
+                with self._names_changed:
+                    self._undone.add(checkpoint)
             finally:
                 with self._names_changed:
                     self._failed.pop(checkpoint, None)  # nobody wants it recorded any more
-                    self._retiring = ""
+                    self._retiring.discard(checkpoint)
                     self._names_changed.notify_all()

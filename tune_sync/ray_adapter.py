@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow.fs as pafs
@@ -19,11 +20,10 @@ from tune_sync.agents.node_agents import RayNodes
 from tune_sync.buckets.url import path_of_url
 from tune_sync.checkpoint import Checkpoint
 from tune_sync.destination import Destination, parse_destination, resolve_destination
+from tune_sync.ended_run import end_run
 from tune_sync.errors import (
     AskedTwiceError,
     ConfigError,
-    LeaseLostError,
-    NotStoredError,
     TuneSyncError,
 )
 from tune_sync.filesystem import SyncHandler
@@ -35,13 +35,17 @@ from tune_sync.new_run import (
     begin_home,
     claim_name,
     copy_sync_config,
+    make_backlog,
     make_filesystem,
     take_left_behind,
 )
 from tune_sync.restoring import ray_records
+from tune_sync.restoring.best_kept import BestKept, check_score
+from tune_sync.restoring.clones import Clones, clones_of
 from tune_sync.restoring.dropped_saves import DroppedSaves
 from tune_sync.restoring.lost_checkpoints import go_on_without_lost
 from tune_sync.restoring.restored import adopt_published
+from tune_sync.restoring.written_records import WrittenRecords
 from tune_sync.spec import Spec
 from tune_sync.storage_options import kept
 
@@ -86,6 +90,7 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
                 "tune_sync.RunConfig brings its own storage_filesystem; leave that field out, or "
                 "use ray.tune.RunConfig to do without tune_sync"
             )
+        check_score(self.sync_config, self.checkpoint_config)
         place = resolve_destination(self.sync_config.direct_dir, self.storage_path)
         object.__setattr__(self, "storage_path", place.path)
         super().__post_init__()
@@ -167,16 +172,16 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
         """A fresh filesystem and callback for the present name and storage path."""
         filesystem = make_filesystem(self.sync_config, self._place(), self.name or "", on_existing)
         others = [c for c in self.callbacks or () if not isinstance(c, SyncCallback)]
+        ours = SyncCallback(filesystem, OwnSync.of(self.sync_config))
         object.__setattr__(self, "storage_filesystem", filesystem)
-        callback = SyncCallback(filesystem, OwnSync.of(self.sync_config))
-        object.__setattr__(self, "callbacks", [*others, callback])
+        object.__setattr__(self, "callbacks", [*others, ours])
 
 
 class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
     """Tells tune_sync of Ray's driver-side events. Part of `RunConfig` and `run_config_kwargs`.
 
     Args:
-        filesystem: The run's filesystem.
+        filesystem: The run's.
         own_sync: The user's own way to send results on; None without one.
     """
 
@@ -187,30 +192,33 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         self.own_sync = own_sync
         self._on_existing = filesystem.handler.on_existing
         self._to_restore: frozenset[str] = frozenset()
-        self._saves = DroppedSaves()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._saves, self._written, self._clones = DroppedSaves(), WrittenRecords(), Clones()
+        self._best = BestKept(self._handler.spec.options.keep_best)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_saves": None}
+        return {**self.__dict__, **dict.fromkeys(("_saves", "_written", "_clones", "_best"))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._saves = DroppedSaves()
+        self._begin()
         self._handler.is_driver = True
         self._handler.on_existing = self._on_existing
 
     @property
     def _handler(self) -> SyncHandler:
-        handler: SyncHandler = self._filesystem.handler
-        return handler
+        return self._filesystem.handler  # type: ignore[no-any-return]
 
     def setup(self, *args: Any, **info: Any) -> None:
         """Start the home agent, so that trials on other nodes find the way."""
-        handler = self._handler
-        run = handler.start()
+        handler, run = self._handler, self._handler.start()
         self._to_restore = run.saved_trials
+        self._clones.begin(run, ())
         try:
-            begin_home(handler)
-            if self._to_restore:
+            known_by = begin_home(handler)
+            if handler.on_existing == "resume":
                 take_left_behind(handler)
             if self.own_sync is not None:
                 self.own_sync.begin(handler)
@@ -219,53 +227,74 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             raise
         if handler.spec.options.stages:
             handler.files.learn(run)
-            run.write_behind(RayNodes(handler.spec))
+            nodes = RayNodes(handler.spec, known_by)
+            run.write_behind(nodes, make_backlog(handler.spec.options))
         run.begun = True
         logger.info("results of all nodes are kept in %s", handler.spec.where)
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Stop at once if another run took over the directory, or Ray starts afresh.
-
-        At the first step after a restore, bring Ray's record up to what is published.
-        """
+        """Stop if another run took over; after a restore, bring Ray's record up to date."""
         run = self._handler.start()
         run.check_lease()
         run.note_refused()
         if self._to_restore:
             check_restored(run.where, self._to_restore, (trial.trial_id for trial in trials))
             self._to_restore = frozenset()
+            self._clones.begin(run, trials)
             adopt_published(run, trials, self._filesystem)
         go_on_without_lost(run, trials, self._filesystem)
+        self._best.begin(run, trials)
+        self._written.refresh(run)
         self._keep_dropped_saves(trials)
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """What no trial goes on from any more may go, once state says so."""
+        self._clones.step(self._handler.start())
+
+    def get_state(self) -> None:
+        """Ray makes a version of its state, and asks each callback for its own: there is none."""
+        if self._handler.run is not None:
+            self._handler.run.versions.made()
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Publish what the trial is about to load, if that is still to be done."""
         self._saves.started(trial)
         self._saves.register(trial)
-        run, checkpoint = self._handler.run, trial.checkpoint
-        if run is not None and checkpoint is not None and run.behind is not None:
-            run.behind.check_nodes(layout.below(str(run.root), checkpoint.path) or "")
+        run = self._handler.start()
+        self._clones.look(run, trials, trial, starts=True)
+        if run.behind is not None and not ray_records.keeps_few(trial):
+            run.behind.keep_all()
+        if trial.checkpoint is not None and run.behind is not None:
+            run.behind.check_nodes(layout.below(str(run.root), trial.checkpoint.path) or "")
             go_on_without_lost(run, trials, self._filesystem)
         self._publish_early(trial)
+
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """The scheduler may have told trials to go on from other ones' checkpoints."""
+        self._clones.reported(self._handler.start(), trials, trial)
 
     def on_trial_save(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Ray has processed a save."""
         self._saves.processed(trial)
+        self._written.refresh(self._handler.run)
+        self._best.look(self._handler.run, trial)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Drop what the trial left in staging."""
+        """Drop what it left in staging."""
         self._saves.failed(trial)
         self._discard(trials, trial)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Drop what the trial left in staging."""
-        self._saves.failed(trial)
-        self._discard(trials, trial)
+        self.on_trial_recover(iteration, trials, trial)
+        self._written.ended(self._handler.run, trial)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Drop what the trial left in staging."""
         self._saves.stopped(trial)
         self._discard(trials, trial)
+        self._written.ended(self._handler.run, trial)
+        self._best.look(self._handler.run, trial, has_ended=True)
 
     def on_checkpoint(
         self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any
@@ -280,53 +309,27 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             raise
         except Exception as error:
             self._handler.start().refused[checkpoint.path] = error
-            ray_records.reserve(trial, -1 if number is None else number)
+            ray_records.reserve(trial, number)
             raise
+        run = self._handler.start()
+        if run.behind is not None and run.behind.edits_state:
+            self._publish_clones(trials, trial)
+            key = layout.below(str(run.root), checkpoint.path) or ""
+            self._written.registering(run, trial, key)
         self._saves.register(trial)
         if number is not None:
             ray_records.align(trial, number)
 
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
-        """Publish what is left, and give the directory back.
-
-        Raises:
-            NotStoredError: Something accepted is not stored; Ray's fit() raises it.
-            LeaseLostError: Another run took over; the directory is not ours to complete.
-        """
-        run = self._handler.run
-        if run is None or run.closed:
-            return
-        try:
-            run.check_lease()
-            self._keep_dropped_saves(trials)
-            self._handler.files.flush(self._handler.spec.options.timeout_s)
-            run.flush(self._handler.spec.options.timeout_s)
-            self._check_files()
-        except LeaseLostError:
-            raise
-        except Exception as error:
-            raise NotStoredError(
-                f"the run ended, but not all is stored in {run.where}: {error}; what is stored: "
-                f'tune.Tuner.restore("{run.where}", trainable=...).get_results()'
-            ) from error
-        finally:
-            run.close()
-
-    def _check_files(self) -> None:
-        handler = self._handler
-        unstored: dict[str, Any] = dict(handler.files.unstored)
-        for key, (told_s, reason) in handler.connector.unstored(handler.spec).items():
-            found = handler.start().home.info(key)
-            if (
-                found is None or found.is_dir or found.modified_s < told_s
-            ):  # else it was sent again since
-                unstored[key] = reason
-        if unstored:
-            raise NotStoredError("; ".join(f"{key}: {e}" for key, e in unstored.items()))
+        """Publish what is left, and give the directory back. Raises as `end_run`."""
+        handler, run = self._handler, self._handler.run
+        if run is not None and not run.closed:
+            keep_saves = partial(self._keep_dropped_saves, trials)
+            end_run(handler, run, keep_saves, partial(self._written.refresh, run))
 
     def _publish(self, checkpoint: Any, metrics: dict[str, Any]) -> None:
-        conflicts = self._handler.publish(checkpoint.path, plain_metrics(metrics))
-        warn_of_conflicts(checkpoint.path, conflicts)
+        path = checkpoint.path
+        warn_of_conflicts(path, self._handler.publish(path, plain_metrics(metrics)))
         # Every process that opens it gets a directory of its own: with Ray's class, a second
         # reader on a node downloads over the files that the first one is reading.
         if type(checkpoint) in (ray.tune.Checkpoint, ray.train.Checkpoint):
@@ -338,8 +341,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         Population Based Training clones a checkpoint as soon as it is saved. Ray registers it
         later, or never, if the trial that saved it is paused meanwhile.
         """
-        result = ray_records.current(trial)
-        checkpoint = trial.checkpoint
+        result, checkpoint = ray_records.current(trial), trial.checkpoint
         if checkpoint is None or checkpoint.filesystem != self._filesystem:
             return
         metrics = plain_metrics(result.metrics or {}) if result else None
@@ -347,6 +349,11 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             self._handler.publish_early(checkpoint.path, metrics)
         except (TuneSyncError, OSError) as error:  # that trial fails then, not the run
             logger.warning("cannot publish %s, which %s loads: %s", checkpoint.path, trial, error)
+
+    def _publish_clones(self, trials: list[Any], trial: Any) -> None:
+        """Publish checkpoints of a trial that others are about to load."""
+        for clone in clones_of(trial, trials, self._handler.experiment_root):
+            self._publish_early(clone)
 
     def _keep_dropped_saves(self, trials: list[Any]) -> None:
         """Publish saves that Ray has dropped; it hears of them when it next asks for the trial."""
@@ -365,7 +372,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             return
         kept = ray_records.kept(trial)
         is_late = trial.is_finished() or number < max(kept, default=-1)
-        if number in kept or (is_late and ray_records.keeps_few(trial)):
+        if number in kept or (is_late and (self._best.keep_count or ray_records.keeps_few(trial))):
             return
         self._publish(result.checkpoint, result.metrics or {})
         if not is_late:
@@ -375,10 +382,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         run, directory = self._handler.run, ray_records.directory_of(trial)
         if run is None or not directory or self._saves.waits_for(trial):
             return
-        own = f"{run.root}/{directory}/"
-        for other in (t for t in trials if t is not trial and t.checkpoint):
-            if other.checkpoint.path.startswith(own):
-                self._publish_early(other)
+        self._publish_clones(trials, trial)
         run.discard_staged(directory)
-        number = layout.checkpoint_number(run.latest(directory))
-        ray_records.reserve(trial, -1 if number is None else number)
+        self._handler.uploads.give_up(directory)
+        ray_records.reserve(trial, layout.checkpoint_number(run.latest(directory)))

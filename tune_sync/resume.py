@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+from pickle import UnpicklingError  # noqa: TID251 - Ray unpickles; this is its error
 from typing import Any
 
+import ray
 import ray.tune
 
+from tune_sync.agents.refill import refill as bring_back
 from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import ConfigError, DamagedError
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.sites import Site
 from tune_sync.kwargs import restore_kwargs
 from tune_sync.ray_adapter import RunConfig
+from tune_sync.spec import Spec
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -22,7 +26,7 @@ _TUNER = "tuner.pkl"  # what `Tuner.restore` needs, beside the state
 def restore_or_start(
     trainable: Any, *, run_config: RunConfig, param_space: dict[str, Any] | None = None,
     tune_config: ray.tune.TuneConfig | None = None, resume_errored: bool = False,
-    restart_errored: bool = False,
+    restart_errored: bool = False, refill: bool = False,
 ) -> ray.tune.Tuner:  # fmt: skip
     """A Tuner that resumes the experiment of this name, or starts it if there is none.
 
@@ -39,25 +43,51 @@ def restore_or_start(
         tune_config: As for `ray.tune.Tuner`; a run that is resumed keeps its own.
         resume_errored: As for `Tuner.restore`.
         restart_errored: As for `Tuner.restore`.
+        refill: If the driver's node has lost its disk, bring the experiment back from the copies
+            that other nodes of the cluster have. With `wait_for="staged"` alone they have any.
 
     Raises:
-        ConfigError: No name, `overwrite=True`, or another kind of `RunConfig`.
+        ConfigError: No name, `overwrite=True`, or another kind of `RunConfig`; or `refill` where
+            nodes keep no copies.
         DamagedError: An experiment is there, and a file that a restore needs is not.
         StoreDeniedError, StoreUnreachableError, OSError: The place cannot be looked at: whether
             something is there is not known, and nothing is started.
     """
     handler = _handler_of(run_config)
     site = handler.site()
-    if not _can_restore(site):
-        logger.info("%s: nothing to resume, starting afresh", site.where)
+    if refill:
+        _check_refill(handler.spec)
+    if not _can_restore(site) and not (refill and _refilled(handler.spec)):
+        also = ", nor has a node a copy" if refill else ""
+        logger.info("%s: nothing to resume%s, starting afresh", site.where, also)
         return ray.tune.Tuner(
             trainable, param_space=param_space, tune_config=tune_config, run_config=run_config
         )
     logger.info("%s: resuming what is there", site.where)
-    return ray.tune.Tuner.restore(
-        **_place_of(handler), trainable=trainable, param_space=param_space,
-        resume_errored=resume_errored, restart_errored=restart_errored,
-    )  # fmt: skip
+    try:
+        return ray.tune.Tuner.restore(
+            **_place_of(handler), trainable=trainable, param_space=param_space,
+            resume_errored=resume_errored, restart_errored=restart_errored,
+        )  # fmt: skip
+    except (EOFError, UnpicklingError) as error:
+        raise DamagedError(
+            f"{site.where}/{_TUNER} is not readable ({error!r}); put a whole copy back, or choose "
+            "another name"
+        ) from error
+
+
+def _check_refill(spec: Spec) -> None:
+    if spec.scheme or spec.options.shared or not spec.options.stages:
+        raise ConfigError(
+            "restore_or_start(refill=True): nodes keep copies only where results are kept on the "
+            'driver\'s node, without upload_dir, and SyncConfig(wait_for="staged"); leave it out'
+        )
+
+
+def _refilled(spec: Spec) -> bool:
+    if not ray.is_initialized():
+        ray.init()  # as Ray Tune does
+    return bring_back(spec)
 
 
 def _handler_of(run_config: Any) -> SyncHandler:

@@ -4,35 +4,32 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from tune_sync import layout
-from tune_sync.behind.behind import Behind, Nodes
-from tune_sync.buckets.url import BucketUrl
-from tune_sync.destination import parse_destination
-from tune_sync.errors import (
-    AskedTwiceError,
-    ExperimentExistsError,
-    ImmutableError,
-    LeaseLostError,
-    NotStoredError,
-    StoreError,
-)
-from tune_sync.homes.bucket.site import BucketSite
-from tune_sync.homes.lease import TIDYING, Holder, in_use
-from tune_sync.homes.recorded import Recovery
+from tune_sync.behind.behind import Behind
+from tune_sync.behind.nodes import Nodes
+from tune_sync.errors import AskedTwiceError, ImmutableError, NotStoredError
+from tune_sync.homes.inner_runs import recover_inner
+from tune_sync.homes.lease import Holder
+from tune_sync.homes.recovery_log import log_forgotten, log_recovery
 from tune_sync.homes.saved_state import saved_trials
-from tune_sync.homes.sites import LocalSite, Site
+from tune_sync.homes.sites import LocalSite, Site, make_way
+from tune_sync.homes.state_records import Corrections
 from tune_sync.publisher import Publisher
+from tune_sync.refused import Refused, may_pass
+from tune_sync.sending.backlog import Backlog
 from tune_sync.sending.orders import AT
+from tune_sync.versions import Versions
 from tune_sync.watched import WatchedCommitter, Watcher
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
+# What can be done within that is done also by who is told twice to stop.
+LAST_WAIT_S = 1.0
 # Runs of this process that hold a lease, by owner; those not begun may be replaced by a new
 # one with the same name (a notebook cell run again).
 _RUNS: dict[str, Run] = {}
@@ -50,12 +47,17 @@ class Run:
         publisher: Publishes what is placed; orders state and deletes.
         behind: Does that instead, once `write_behind` was called.
         refused: Checkpoints that were reported and not published, and why.
+        corrections: What is put right in state before it is written.
+        versions: Which state was made after which delete.
         begun: Whether training has started.
         closed: Whether the directory was given back.
         saved_trials: Ids of the trials that the saved state names, if the run resumes one.
     """
 
-    def __init__(self, site: Site, checkpoint_depth: int, timeout_s: float) -> None:
+    def __init__(
+        self, site: Site, checkpoint_depth: int, timeout_s: float, strict: bool = False
+    ) -> None:
+        self._site = site
         self.root = site.root
         self.where = site.where
         self.owner = uuid.uuid4().hex
@@ -64,12 +66,18 @@ class Run:
         self.lease.acquire(may_take=_not_begun_here)
         self.behind: Behind | None = None
         self._watched = WatchedCommitter(self.home.committer)
-        self.publisher = Publisher(self._watched, site.where)
+        self.publisher = Publisher(self._watched, site.where, self.home.publish_at_once)
         self._latest: dict[str, tuple[str, frozenset[str]]] = {}
-        self._timeout_s = timeout_s
-        self.refused: dict[str, Exception] = {}
+        self._timeout_s, self._strict = timeout_s, strict
+        self._is_told_twice = False
+        self.refused = Refused()
         self._published_early: set[str] = set()
         self._taken: set[str] = set()
+        self._visible: set[str] = set()  # of these, what Ray has not let go
+        self._let_go: set[str] = set()
+        self.corrections = Corrections()
+        self.versions = Versions()
+        self.in_use: Callable[[], Collection[str]] = frozenset
         self.begun = False
         self.closed = False
         self.saved_trials: frozenset[str] = frozenset()
@@ -78,6 +86,7 @@ class Run:
     def open(
         cls, root: Path | Site, on_existing: str, timeout_s: float, checkpoint_depth: int,
         finish_earlier: Callable[[], None] = lambda: None, ways_out: str = "",
+        strict: bool = False,
     ) -> Run:  # fmt: skip
         """Take an experiment directory.
 
@@ -88,6 +97,7 @@ class Run:
             checkpoint_depth: See `layout.classify`.
             finish_earlier: Before a run is resumed: has the nodes send what they had staged for it.
             ways_out: What to do about an experiment that is there; see `new_run.ways_out`.
+            strict: See `SyncConfig.strict`.
 
         Raises:
             ExperimentExistsError: There is one, and `on_existing` is "error".
@@ -98,17 +108,17 @@ class Run:
         site = LocalSite(root) if isinstance(root, Path) else root
         site.check()
         if on_existing != "resume":
-            _make_way(site, on_existing, ways_out)
+            make_way(site, on_existing, ways_out, _not_begun_here)
         site.prepare()
         if on_existing == "resume" and site.live_holder() is None:
             finish_earlier()
-        run = cls(site, checkpoint_depth, timeout_s)
+        run = cls(site, checkpoint_depth, timeout_s, strict)
         try:
             if on_existing == "resume":  # read before anything is swept
                 run.saved_trials = saved_trials(run.home, site.where)
             if on_existing == "error" and site.holds_experiment():  # it came up since we looked
-                _make_way(site, on_existing, ways_out)
-            run.recover()
+                make_way(site, on_existing, ways_out, _not_begun_here)
+            run.recover(waits=on_existing == "resume")
         except BaseException:
             run.give_back()
             raise
@@ -119,11 +129,16 @@ class Run:
             other.give_back()
         return run
 
-    def recover(self) -> None:
-        """Publish what earlier runs have left in staging, or drop it. Before training begins."""
-        _log_recovery(self.where, self.home.committer.recover())
+    def recover(self, *, waits: bool = False) -> None:
+        """Publish what earlier runs have left in staging, or drop it; `waits`: nodes come later."""
+        recover = self.home.committer.recover
+        log_recovery(self.where, recover(strict=self._strict, waits=waits))
+        fence, strict = self.lease.check, self._strict
+        inner = recover_inner(self._site, self.home, fence, strict=strict, waits=waits)
+        log_recovery(self.where, inner)
         if self.home.in_place:
             self._taken = set(self.home.published_keys())
+            self._visible = set(self._taken)
 
     def publish(
         self, checkpoint: str, strict: bool, attempts: Collection[str],
@@ -138,6 +153,7 @@ class Run:
         if attempts and self._published_early.issuperset(attempts):
             self._published_early.difference_update(attempts)
             return ()
+        self._let_go.discard(checkpoint)
         trial = layout.parent(checkpoint)
         latest, published_from = self._latest.get(trial, ("", frozenset()))
         if latest == checkpoint and published_from.issuperset(attempts):
@@ -161,10 +177,10 @@ class Run:
         )
         self.note_latest(checkpoint, attempts)
         self._taken.add(checkpoint)
+        self._visible.add(checkpoint)
         record_later = self.behind.accept_placed if self.behind else self.publisher.record_later
         record_later(placed.manifest)
-        conflicts: tuple[tuple[str, int, int], ...] = placed.conflicts
-        return conflicts
+        return tuple(placed.conflicts)
 
     def watch(self, watcher: Watcher) -> None:
         """Tell a second place of results of all that happens from now on."""
@@ -187,23 +203,65 @@ class Run:
         """The latest published checkpoint of a trial's directory that this run knows, or ""."""
         return self._latest.get(trial, ("", frozenset()))[0]
 
-    def retire_later(self, checkpoint: str) -> None:
-        """Delete a checkpoint once no state names it any more; never a trial's latest.
+    def let_go(self, checkpoint: str, *, has_ended: bool = False) -> None:
+        """Ray deletes a checkpoint: `retire_later`, at once or when it is not in use any more.
 
-        Ray does not delete a trial's latest either: this is for whoever counts otherwise.
+        `has_ended`: its trial will not go on, so that even its latest may go.
         """
+        self._visible.discard(checkpoint)
+        if has_ended:
+            self._latest.pop(layout.parent(checkpoint), None)
+        if checkpoint in self.in_use():
+            self._let_go.add(checkpoint)
+        else:
+            self.retire_later(checkpoint)
+
+    def retire_unused(self) -> None:
+        """`retire_later` what Ray has let go and is not in use any more."""
+        due = sorted(self._let_go.difference(self.in_use())) if self._let_go else ()
+        for checkpoint in due:
+            self._let_go.remove(checkpoint)
+            self.retire_later(checkpoint)
+
+    def spare(self, checkpoint: str) -> bool:
+        """Take back a delete that has not begun; returns whether there was one."""
+        found = [checkpoint in self._let_go, self.publisher.spare(checkpoint)]
+        self._let_go.discard(checkpoint)
+        found += [self.behind.spare(checkpoint)] if self.behind is not None else []
+        return any(found)
+
+    def is_there(self, checkpoint: str) -> bool:
+        """Whether a checkpoint is on its way, or published, and is not being deleted."""
+        is_known = self.is_on_its_way(checkpoint) or bool(self.home.info(checkpoint))
+        return is_known and not self.publisher.is_retiring(checkpoint)
+
+    def retire_later(self, checkpoint: str) -> None:
+        """See `Publisher.retire_later`. Never a trial's latest: Ray does not delete that either."""
         if self.latest(layout.parent(checkpoint)) == checkpoint:
             logger.warning("%s is the latest of its trial; it is not deleted", checkpoint)
             return
-        (self.behind or self.publisher).retire_later(checkpoint)
+        is_unnamed = self.versions.deleted()
+        if self.behind is not None:
+            self.behind.retire_later(checkpoint)
+        else:
+            self.publisher.retire_later(checkpoint, is_unnamed)
 
     def is_on_its_way(self, key: str) -> bool:
         """Whether a key is that of a checkpoint that this run knows, and need not ask for."""
-        return self.behind is not None and self.behind.is_known(key)
+        is_known = self.behind is not None and self.behind.is_known(key)
+        return is_known or (self.home.in_place and key in self._visible)
 
-    def write_behind(self, nodes: Nodes) -> None:
-        """From here on checkpoints may be staged on the nodes that wrote them."""
-        self.behind = Behind(self.home, self.publisher, nodes, self.check_lease)
+    def write_behind(self, nodes: Nodes, backlog: Backlog | None = None) -> None:
+        """From here on checkpoints may be staged on the nodes that wrote them. See `Behind`."""
+        self.behind = Behind(
+            self.home,
+            self.publisher,
+            nodes,
+            self.check_lease,
+            backlog,
+            self.where,
+            self.corrections,
+        )
 
     def publish_early(
         self, checkpoint: str, strict: bool, attempts: Collection[str],
@@ -226,18 +284,29 @@ class Run:
         A bucket is not asked in the control loop: what is left there is swept when the run ends.
         """
         if not self.home.in_place and self.behind is None:  # else it may be sent from elsewhere
-            self.publisher.discard_later(self.home.committer.attempts(trial))
+            found = self.home.committer.attempts(trial)
+            spared = {c for c, _ in found if self.refused.may_come(f"{self.root}/{c}")}
+            self.publisher.discard_later([(c, a) for c, a in found if c not in spared])
 
-    def flush(self, timeout_s: float) -> None:
-        """Publish all that is placed and apply the deletes.
+    def flush(self, timeout_s: float, between: Callable[[], None] = lambda: None) -> None:
+        """Publish all that is placed, and apply the deletes that the last state allows.
+
+        Args:
+            timeout_s: Give up if nothing moves for so long.
+            between: Called again and again while this waits for other nodes.
 
         Raises:
             NotStoredError: Something that was reported is not published; names it and why.
             SyncTimeoutError: It took longer than `timeout_s`.
         """
-        if self.behind is not None:
-            self.behind.flush(timeout_s)
-        self.publisher.flush(timeout_s)
+        try:
+            if self.behind is not None:
+                is_last = self.versions.is_last_here
+                self.behind.flush(timeout_s, between, is_last=is_last)
+            self.publisher.flush(timeout_s)
+        except KeyboardInterrupt:  # the second one: Ray takes the first for "end the run"
+            self._is_told_twice = True
+            raise
         if self._watched.watcher is not None:
             self._watched.watcher.flush()
         if self.refused:
@@ -247,21 +316,39 @@ class Run:
         """Sweep what is left in staging, and give the directory back. May be called twice.
 
         If nodes have something that is not stored, they go on sending it; the next run finds it.
+        Where the run was told twice to stop, that is done in the background, if there is time.
         """
         if self.closed:
             return
+        if not self._is_told_twice:
+            self._close()
+            return
+        logger.warning("%s: not all is stored; nodes go on sending what they have", self.where)
+        thread = threading.Thread(target=self._close, name="tune_sync-close", daemon=True)
+        thread.start()
+        thread.join(LAST_WAIT_S)
+
+    def _close(self) -> None:
         is_all_sent = self.behind is None or self.behind.is_all_stored
         try:
             if self._end() and is_all_sent:
                 self.lease.check()  # staging of a run that took over is not ours to sweep
-                _log_forgotten(self.where, self.home.committer.sweep())
-        except (LeaseLostError, StoreError) as error:  # the next start sweeps it
-            logger.warning("%s", error)
+                self._tidy()
+        except Exception as error:  # the next start does it; what fit() raises says more
+            logger.warning("%s: staging is not tidied: %s", self.where, error)
         finally:
             if is_all_sent:
                 self.lease.release()
             else:
                 self.lease.leave()
+
+    def _tidy(self) -> None:
+        """Sweep, unless something that was reported may still be published by the next run."""
+        self.publisher.try_again()  # what was placed is known to others once the store takes a put
+        errors = [*self.refused.values(), *self.publisher.failed().values()]
+        errors += self.behind.refused.values() if self.behind is not None else ()
+        if not any(map(may_pass, errors)):
+            log_forgotten(self.where, self.home.committer.sweep())
 
     def give_back(self) -> None:
         """End a run that did not begin, and leave the directory as it is."""
@@ -271,16 +358,12 @@ class Run:
 
     def check_lease(self) -> None:
         """The fence, for the control loop: makes no request."""
-        check_known = getattr(self.lease, "check_known", None)
-        (check_known or self.lease.check)()
+        getattr(self.lease, "check_known", self.lease.check)()
 
     def note_refused(self) -> None:
         """Tell of what was placed and turned out to be refused. Makes no request."""
-        for checkpoint, error in self.publisher.refused().items():
-            path = f"{self.root}/{checkpoint}"
-            if path not in self.refused:
-                self.refused[path] = error
-                logger.error("%s is not stored, and fit() will fail: %s", path, error)
+        found = self.publisher.refused()
+        self.refused.tell({f"{self.root}/{c}": error for c, error in found.items()})
 
     def _is_published(self, checkpoint: str, is_staged: bool) -> bool:
         if self.behind is not None and (is_staged or self.behind.is_known(checkpoint)):
@@ -306,81 +389,8 @@ class Run:
         return self.publisher.close(self._timeout_s)
 
 
-def cleanup(path: str | Path) -> Recovery:
-    """Complete or drop what a crashed run left half done in an experiment directory.
-
-    A restore does the same by itself; this is for directories that are only read.
-
-    Args:
-        path: The experiment directory, on this machine, or its URL (`file://` is a directory).
-
-    Returns:
-        Which checkpoints were completed, and which were dropped.
-
-    Raises:
-        FileNotFoundError: It is not there.
-        ConfigError: Another version of tune_sync wrote it, or this is no URL that can be read.
-        LeaseHeldError: A live run owns it.
-    """
-    site = _site_at(path)
-    if not site.is_ours():
-        if not site.home("", 1).list("", False) and isinstance(site, BucketSite):
-            raise FileNotFoundError(f"nothing is in {site.where}; give the experiment's URL")
-        return Recovery((), ())  # nothing of ours is there
-    lease = site.lease(f"{TIDYING}{uuid.uuid4().hex}")
-    lease.acquire()
-    try:
-        recovery: Recovery = site.home("", 1).committer.recover()
-        return recovery
-    finally:
-        lease.hand_back()
-
-
-def _site_at(path: str | Path) -> Site:
-    place = parse_destination(path)
-    if place.scheme:
-        return BucketSite(BucketUrl(place.scheme, place.path))
-    root = Path(place.path)
-    if not root.is_dir():
-        raise FileNotFoundError(
-            f"{root} is not a directory; give the experiment's directory, or its URL, as in "
-            "s3://bucket/path/exp"
-        )
-    return LocalSite(root)
-
-
-def _make_way(site: Site, on_existing: str, ways_out: str) -> None:
-    if not site.holds_experiment():
-        return
-    root, holder = site.where, site.live_holder()
-    if holder is not None and not _not_begun_here(holder):
-        raise in_use(root, holder, holder.age_s(time.time()))
-    if on_existing == "error":
-        default = f'resume it with tune.Tuner.restore("{{where}}", trainable=...), {site.ways_out}'
-        ways = (ways_out or default).replace("{where}", str(root))
-        raise ExperimentExistsError(f"an experiment is already in {root}; {ways}")
-    logger.warning("moved the earlier experiment %s aside to %s", root, site.move_aside(holder))
-
-
 def _not_begun_here(holder: Holder) -> bool:
     """Whether the holder is a Tuner of this process that was never started."""
     with _RUNS_LOCK:
         run = _RUNS.get(holder.owner)
     return run is not None and not run.begun
-
-
-def _log_recovery(root: str, recovery: Recovery) -> None:
-    if recovery.completed:
-        logger.warning("%s: finished publishing %s", root, ", ".join(recovery.completed))
-    if recovery.dropped:
-        logger.warning("%s: dropped incomplete %s", root, ", ".join(recovery.dropped))
-    _log_forgotten(root, recovery)
-
-
-def _log_forgotten(root: str, recovery: Recovery) -> None:
-    if recovery.forgotten:
-        logger.warning(
-            "%s: %s had been published, and what it held was removed, not by tune_sync; it does "
-            "not count any more, and its name is free",
-            root, ", ".join(recovery.forgotten),
-        )  # fmt: skip

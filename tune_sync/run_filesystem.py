@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from types import FrameType
 from typing import Any
 
 import pyarrow.fs as pafs
@@ -15,11 +17,14 @@ class RunFileSystem(pafs.PyFileSystem):  # type: ignore[misc]
     fail as late as that. Ray's `Checkpoint(path, filesystem)`, made of the copy before `report`
     returns, asks whether there is a filesystem. That is when the copy is sealed, and when `report`
     raises what went wrong with it. It is also the one proof that the copy has come to its end: of a
-    copy that failed half way no `Checkpoint` is made.
+    copy that failed half way no `Checkpoint` is made. And it is where a trial's metrics can be seen
+    before its driver has them.
     """
 
     def __bool__(self) -> bool:
-        self.handler.barrier(_path_of(sys._getframe(1).f_locals.get("self"), self))
+        asking = sys._getframe(1)
+        path = _path_of(asking.f_locals.get("self"), self)
+        self.handler.barrier(path, _metrics_of(asking) if path else None)
         return True
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -32,3 +37,14 @@ def _path_of(asking: Any, filesystem: RunFileSystem) -> str:
     # Ray sets these two, asks, and goes on with the third.
     begun = fields.get("filesystem") is filesystem and "_uuid" not in fields
     return str(fields.get("path", "")) if begun else ""
+
+
+def _metrics_of(making: FrameType) -> Mapping[str, Any] | None:
+    """What is reported with the `Checkpoint` that is just being made; None if it cannot be seen.
+
+    Ray's `report`, and its `save` of a class, have it in `metrics`, and call what makes it.
+    """
+    persisting = making.f_back
+    reporting = persisting.f_back if persisting is not None else None
+    metrics = reporting.f_locals.get("metrics") if reporting is not None else None
+    return metrics if isinstance(metrics, Mapping) else None

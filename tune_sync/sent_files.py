@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from tune_sync import layout
 from tune_sync.behind.held_file import HeldFile
-from tune_sync.errors import LeaseLostError, SyncTimeoutError
-from tune_sync.homes.home import digest_of
+from tune_sync.errors import LeaseLostError, NotStoredError, SyncTimeoutError
+from tune_sync.homes.home import Home, digest_of
+from tune_sync.homes.state_records import NotYetError, is_torn
 from tune_sync.layout import Kind
 from tune_sync.paced import Paced
 from tune_sync.run import Run
@@ -20,6 +22,23 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 
 # Ray's experiment state, the files that name checkpoints, begins with this.
 STATE_NAME = "experiment_state"
+
+
+class StateStream(FileStream):
+    """A `FileStream` that keeps a copy of what is written into it.
+
+    Attributes:
+        body: That copy.
+        arrived: See `Versions.copying`.
+    """
+
+    body = b""
+    arrived: Callable[[], None] = staticmethod(lambda: None)
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Take bytes."""
+        self.body += bytes(data)
+        return super().write(data)
 
 
 class SentFiles:
@@ -36,8 +55,22 @@ class SentFiles:
         self._tell = tell
         self.unstored: dict[str, Exception] = {}
         self._digests: dict[str, str] = {}
+        self._changed: set[str] = set()  # states of this run: those of earlier ones never do
         self._paced: Paced | None = None
         self._known = threading.Lock()  # guards these two; never held while a file is written
+
+    def stream(
+        self, home: Home, key: str, kind: Kind, run: Run | None, timeout_s: float
+    ) -> FileStream:
+        """A stream into a file that appears whole when it is closed; see `commit`."""
+        commit = partial(self.commit, key=key, kind=kind, run=run, timeout_s=timeout_s)
+        given = home, key, commit, partial(self.failed, key)
+        if not key.startswith(STATE_NAME):
+            return FileStream(*given)
+        stream = StateStream(*given)
+        if run is not None:
+            stream.arrived = run.versions.copying()
+        return stream
 
     def commit(
         self, stream: FileStream, key: str, kind: Kind, run: Run | None, timeout_s: float
@@ -47,6 +80,9 @@ class SentFiles:
         Where one file must not be put too often, the driver's wait for their turn, and of several
         versions of one that wait only the newest is put.
         """
+        if isinstance(stream, StateStream) and is_torn(stream.body):
+            stream.drop()
+            return
         durable = kind is Kind.STATE
         if run is not None and durable:  # what it names was placed before
             run.publisher.drain(timeout_s)
@@ -69,6 +105,25 @@ class SentFiles:
                 "network and at what is slow there, then restore the run"
             )
 
+    def check(self, home: Home, told: Mapping[str, tuple[float, str]]) -> None:
+        """Whether all files are stored.
+
+        Args:
+            home: Where.
+            told: Key of a file that another node could not store -> when, seconds, and why.
+
+        Raises:
+            NotStoredError: Names those that are not, and why.
+        """
+        unstored: dict[str, object] = dict(self.unstored)
+        for key, (told_s, reason) in told.items():
+            found = home.info(key)
+            # Else it was sent again since.
+            if found is None or found.is_dir or found.modified_s < told_s:
+                unstored[key] = reason
+        if unstored:
+            raise NotStoredError("; ".join(f"{key}: {e}" for key, e in unstored.items()))
+
     def failed(self, key: str, error: Exception) -> None:
         """A file is not stored. pyarrow drops what `close` raises, and Ray only logs the rest."""
         if isinstance(error, LeaseLostError):
@@ -89,7 +144,14 @@ class SentFiles:
 
         Closing it does not wait, and makes no request.
         """
-        return HeldFile(lambda file: self._hold(file, key, kind, run))
+        arrived = run.versions.copying()
+
+        def hold(file: HeldFile) -> None:
+            self._hold(file, key, kind, run)
+            if key in self._changed and self._digests.get(key) == file.digest:
+                arrived()
+
+        return HeldFile(hold)
 
     def forget(self, key: str) -> None:
         """`key` was removed, with all that is below."""
@@ -107,11 +169,18 @@ class SentFiles:
         names, is_state = key.startswith(STATE_NAME), kind is Kind.STATE
         if run.behind is None or self._digests.get(key) == file.digest:
             return
+        if names and is_torn(file.body):
+            return
         self._note(key, file.digest)
+        if names:
+            self._changed.add(key)
+        edit = run.behind.edit if names else None
 
         def write() -> None:
             try:
-                file.send(run.home, key, is_state)
+                file.send(run.home, key, is_state, edit)
+            except NotYetError:  # it, or a later one, is written later
+                raise
             except Exception as error:
                 self.unstored[key] = error
                 raise
@@ -129,13 +198,29 @@ class SentFiles:
         before = self._digests.get(key)
         if run is not None and before is None and key.startswith(STATE_NAME):
             before = _digest_at(run, key)
-        stream.commit(durable, unless=None if run and durable else before)
+        if stream.digest != before:
+            self._changed.add(key)
+        corrected = _corrected(stream, key, run) if key in self._changed else None
+        (corrected or stream).commit(durable, unless=None if run and durable else before)
+        if corrected is not None:
+            stream.drop()
+        if key in self._changed and isinstance(stream, StateStream):
+            stream.arrived()
         # After a restore Ray copies the states of earlier runs too, in every snapshot. They are not
         # news: only what differs from the version before may count for deletes.
         if run is not None and key.startswith(STATE_NAME) and stream.digest != before:
             run.state_written()
         self._note(key, stream.digest)
         self.unstored.pop(key, None)
+
+
+def _corrected(stream: FileStream, key: str, run: Run | None) -> FileStream | None:
+    """Another stream in the place of one whose state names what it must not name any more."""
+    if run is None or not run.corrections or not isinstance(stream, StateStream):
+        return None
+    corrected = FileStream(run.home, key, lambda stream: None)
+    corrected.write(run.corrections.apply(stream.body))
+    return corrected
 
 
 def _digest_at(run: Run, key: str) -> str | None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,7 @@ import pyarrow.fs as pafs
 
 from tune_sync.errors import ConfigError
 from tune_sync.filesystem import SyncHandler
-from tune_sync.transfer.tree import Tree, scan
+from tune_sync.transfer.tree import Tree, TreeFile, scan
 
 
 class SourceHandler(pafs.FileSystemHandler):  # type: ignore[misc]
@@ -52,7 +56,16 @@ class SourceHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         return path
 
     def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
-        """As the local filesystem says."""
+        """As the local filesystem says. A report begins with this.
+
+        Raises:
+            FileNotFoundError: The directory is gone; pyarrow would copy what is not there as empty.
+        """
+        if str(self._root) in paths and not self._root.is_dir():
+            raise FileNotFoundError(
+                f"{self._root} was removed before it was reported: call tune.report inside the "
+                "`with` block that made the directory"
+            )
         found: list[pafs.FileInfo] = pafs.LocalFileSystem().get_file_info(paths)
         return found
 
@@ -93,8 +106,12 @@ class SourceHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def _send_to(self, directory: str) -> None:
         if self._target is None:
             raise ConfigError("a source directory can only be copied to a run's filesystem")
-        for file in self._tree.files:
+        for file in self._in_order(self._tree):
             self._target.send_file(file, f"{directory}/{file.path}", directory)
+
+    def _in_order(self, tree: Tree) -> Iterable[TreeFile]:
+        """What is sent, in the order in which it is."""
+        return tree.files
 
     def open_input_stream(self, path: str) -> Any:
         """Read a file."""
@@ -109,3 +126,48 @@ class SourceHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
     delete_file = move = open_output_stream = open_append_stream = _refuse
+
+
+class GivenHandler(SourceHandler):
+    """A directory whose files may be had: it is empty once it was reported.
+
+    Args:
+        root: The directory.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._is_over = False
+
+    @property
+    def filesystem(self) -> pafs.PyFileSystem:
+        """For a `Checkpoint`."""
+        return pafs.PyFileSystem(self)
+
+    def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
+        """See `SourceHandler.get_file_info`."""
+        if self._is_over:
+            raise ConfigError(
+                f"{self._root} was reported before, and its files have gone with that: make a "
+                "staged_checkpoint() for each report"
+            )
+        return super().get_file_info(paths)
+
+    def _send_to(self, directory: str) -> None:
+        self._is_over = True
+        super()._send_to(directory)
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def _in_order(self, tree: Tree) -> Iterable[TreeFile]:
+        """What has to be copied comes first: a link may lead to what is given away."""
+        real = self._root.resolve()
+        own = {file.path for file in tree.files if file.source == real / file.path}  # no links
+        names = Counter(file.same_as or file.path for file in tree.files if file.path in own)
+
+        def marked(file: TreeFile) -> TreeFile:
+            # Another name elsewhere could be written to.
+            is_alone = file.source.stat().st_nlink <= names[file.path]
+            return replace(file, is_given=is_alone and not file.same_as)
+
+        files = [marked(file) for file in tree.files]
+        return sorted(files, key=lambda file: (bool(file.same_as), file.is_given))

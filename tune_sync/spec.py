@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol
 
 from tune_sync.buckets.url import BucketUrl
+from tune_sync.fastpath.transport_names import AUTO
 from tune_sync.homes.home import Home
+from tune_sync.report import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,12 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Settings that travel with the filesystem. See `SyncConfig` for their meaning."""
+    """Settings that travel with the filesystem. See `SyncConfig` for their meaning.
+
+    Attributes:
+        replicates: Two nodes have what is staged. Unlike `wait_for`, whoever sends it on knows it.
+        tls: Paths of a certificate, its key and the authority; or none of them.
+    """
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -30,13 +37,31 @@ class Options:
     checkpoint_depth: int = 1
     wait_for: str = "stored"
     on_sync_error: str = "raise"
+    max_consecutive_failures: int = 0
     staging_dir: str = ""
     staging_limit_bytes: int = 0
+    sync_on_checkpoint: bool = True
+    sync_period_s: float = 300.0
+    max_bandwidth_bytes_per_s: int = 0
+    max_concurrent_transfers: int = 0
+    memory_dir: str = ""
+    memory_limit_bytes: int = 0
+    max_checkpoints_in_memory: int = 2
+    keep_best: int = 0
+    replicates: bool = False
+    transport: str = AUTO
+    transport_required: bool = False
+    tls: tuple[str, ...] = ()
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether nodes send only what the driver tells them to."""
+        return not self.sync_on_checkpoint or self.max_concurrent_transfers > 0
 
     @property
     def stages(self) -> bool:
         """Whether checkpoints are staged on the node that writes them."""
-        return self.wait_for == "staged" or self.on_sync_error == "continue"
+        return self.wait_for in ("staged", "replicated") or self.on_sync_error == "continue"
 
     def without_staging(self) -> Options:
         """For whoever sends on what is staged."""
@@ -105,6 +130,9 @@ class Connector(Protocol):
 
     def unstored(self, spec: Spec) -> dict[str, tuple[float, str]]:
         """What trials told: the file's key -> when (seconds since the epoch) and why."""
+
+    def reported(self, spec: Spec, report: Report) -> None:
+        """Export what a report has come to. Returns at once."""
 
     def rank(self) -> int:
         """World rank of this process; 0 outside multi-process training."""

@@ -17,6 +17,11 @@ def keep(key: str, options: Mapping[str, Any] | None) -> None:
             _KEPT[key] = dict(options)
 
 
+def forget(key: str) -> None:
+    """The handler `key` is gone. May be called from any thread, at any time: takes no lock."""
+    _KEPT.pop(key, None)
+
+
 def kept(key: str) -> dict[str, Any] | None:
     """The options of the handler `key`; None if this process does not know any."""
     with _KEPT_LOCK:

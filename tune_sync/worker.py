@@ -1,8 +1,9 @@
-"""A thread that does jobs one after the other."""
+"""Threads that do jobs, which begin in the order in which they were added."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -11,43 +12,51 @@ class Worker:
     """Jobs must not raise. Methods may be called from any thread.
 
     Args:
-        name: Of the thread.
+        name: Of the threads.
+        threads_count: How many jobs are done at once. With one, one after the other.
     """
 
-    def __init__(self, name: str) -> None:
-        self._todo: deque[Callable[[], None]] = deque()
+    def __init__(self, name: str, threads_count: int = 1) -> None:
+        self._todo: deque[tuple[int, Callable[[], None]]] = deque()
         self._queue_changed = threading.Condition()
         self._added_count = 0
-        self._done_count = 0
+        self._undone: set[int] = set()
         self._closing = False
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._work, name=name, daemon=True)
+            for _ in range(threads_count)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def add(self, job: Callable[[], None]) -> None:
-        """Do a job after those added before. Returns at once."""
+        """Begin a job after those added before. Returns at once."""
         with self._queue_changed:
-            self._todo.append(job)
+            self._todo.append((self._added_count, job))
+            self._undone.add(self._added_count)
             self._added_count += 1
             self._queue_changed.notify_all()
 
     def wait(self, timeout_s: float) -> int:
         """Wait for all that was added before; returns how many of it are left if time is up."""
         with self._queue_changed:
-            upto = self._added_count
-            self._queue_changed.wait_for(lambda: self._done_count >= upto, timeout_s)
-            return max(0, upto - self._done_count)
+            before = set(self._undone)
+            self._queue_changed.wait_for(lambda: not before & self._undone, timeout_s)
+            return len(before & self._undone)
 
     def close(self, timeout_s: float) -> bool:
-        """End the thread after what is queued. May be called twice.
+        """End the threads after what is queued. May be called twice.
 
         Returns:
-            Whether it ended in time; if not, it goes on and ends later.
+            Whether they ended in time; if not, they go on and end later.
         """
         with self._queue_changed:
             self._closing = True
             self._queue_changed.notify_all()
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        end_s = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, end_s - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _work(self) -> None:
         while True:
@@ -55,10 +64,10 @@ class Worker:
                 self._queue_changed.wait_for(lambda: self._todo or self._closing)
                 if not self._todo:
                     return
-                job = self._todo.popleft()
+                number, job = self._todo.popleft()
             try:
                 job()
             finally:
                 with self._queue_changed:
-                    self._done_count += 1
+                    self._undone.discard(number)
                     self._queue_changed.notify_all()

@@ -232,17 +232,21 @@ class Cluster:
 
     # -- what can happen to a host ---------------------------------------------------------
 
-    def kill(self, name: str) -> None:
-        """Power cut: nothing that the host says any more is heard, then all of it is gone.
+    def kill(self, *names: str) -> None:
+        """Power cut: nothing that the hosts say any more is heard, then all of them is gone.
 
-        Its disks are gone too, unless it is one of ``keep_homes`` (then HOME is kept).
+        Their disks are gone too, unless it is one of ``keep_homes`` (then HOME is kept).
         """
-        host = self.host(name)
-        self._switch.cut(name)
-        del self._hosts[name]
-        host.kill()
-        self._ray.forget(name)
-        self._switch.unplug(name)
+        hosts = {name: self.host(name) for name in names}
+        for name in hosts:
+            self._switch.cut(name)
+            del self._hosts[name]
+        for host in hosts.values():
+            host.cut_power()  # all at once: each takes a second to be gone
+        for name, host in hosts.items():
+            host.kill()
+            self._ray.forget(name)
+            self._switch.unplug(name)
 
     def start(self, *names: str, timeout_s: float = UP_TIMEOUT_S) -> None:
         """Start killed hosts again, or Ray again in hosts where it has ended."""
@@ -277,8 +281,16 @@ class Cluster:
         """
         self._switch.bend(name, delay_ms, rate_mbit, loss_pct)
 
+    def close_ports(self, name: str) -> None:
+        """Put a firewall before a host: of the ports that Linux hands out, those are closed on
+        which nothing listens now.
+        """
+        listening = self.exec(name, ["ss", "-Htln"]).stdout.splitlines()
+        ports = [int(line.split()[3].rpartition(":")[2]) for line in listening]
+        self._switch.bend(name, 0.0, None, 0.0, ports)
+
     def fast(self, name: str) -> None:
-        """Undo :meth:`slow`."""
+        """Undo :meth:`slow` and :meth:`close_ports`."""
         self._switch.straighten(name)
 
     def small_disk(self, name: str, path: str, size_bytes: int) -> None:
@@ -296,6 +308,10 @@ class Cluster:
     def unmount(self, name: str, path: str) -> None:
         """Undo :meth:`small_disk` (what is on it is lost) or :meth:`read_only`."""
         self.exec(name, ["umount", "--lazy", self.host(name).expand(path)])
+
+    def keep_logs(self) -> None:
+        """Leave all logs where they are when this ends, as after a failure."""
+        self._keep_logs = True
 
     def save_logs(self) -> None:
         """Copy Ray's logs of every running host next to the drivers' logs."""

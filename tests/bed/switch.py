@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bed.command import run
@@ -73,7 +74,10 @@ class Switch:
             if name in self._devices():  # a device also goes by itself, with its dead host
                 raise
 
-    def bend(self, name: str, delay_ms: float, rate_mbit: float | None, loss_pct: float) -> None:
+    def bend(
+        self, name: str, delay_ms: float, rate_mbit: float | None, loss_pct: float,
+        open_ports: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         """Put a bad cable between a host and the bridge; see ``cable.py``."""
         self.straighten(name)
         inner, outer = f"{name}-in", f"{name}-out"
@@ -82,6 +86,7 @@ class Switch:
         self._ip(f"link set {outer} up")
         self._ip(f"link set dev {name} nomaster")
         numbers = [str(delay_ms), str(rate_mbit or UNLIMITED_MBIT), str(loss_pct)]
+        numbers += [",".join(map(str, open_ports))] if open_ports else []
         script = str(Path(__file__).with_name("cable.py"))
         cable = subprocess.Popen(
             [*self._enter(), sys.executable, script, name, inner, *numbers],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +61,20 @@ class TestLocalStore(StoreContract):
         (tmp_path / "root/out").symlink_to(target)
         store.remove("out")
         assert target.read_bytes() == b"mine" and not (tmp_path / "root/out").exists()
+
+    def test_what_cannot_be_listed_is_not_taken_for_durable(self, tmp_path: Path) -> None:
+        """A name of over 4096 characters is refused to everybody, whoever runs this."""
+        store = self.make_store(tmp_path)
+        store.make_dir("d")
+        here = os.open(tmp_path / "root/d", os.O_RDONLY)
+        for _ in range(17):
+            os.mkdir("n" * 250, dir_fd=here)
+            inner = os.open("n" * 250, os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = inner
+        os.close(here)
+        with pytest.raises(OSError, match="File name too long"):
+            store.sync_tree("d")
 
     def test_two_thousand_files_are_synced_and_listed(self, tmp_path: Path) -> None:
         store = self.make_store(tmp_path)

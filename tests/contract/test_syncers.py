@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tune_sync import CallbackSyncer, CommandSyncer, RunConfig
 from tune_sync.run import Run
 from tune_sync.syncers.base import BackgroundSyncer, Syncer
 from tune_sync.syncers.object_store import ObjectStoreSyncer
-from tune_sync.testing.syncer_contract import SyncerContract
+from tune_sync.testing.syncer_contract import LATE_S, SyncerContract
 
 
 class CopyingSyncer(BackgroundSyncer):
@@ -104,9 +105,29 @@ class Greedy(CopyingSyncer):
         super()._copy(source, target, None)
 
 
+class Beside(CopyingSyncer):
+    """Does not wait for what it has given up."""
+
+    is_first = True
+
+    def _start(self, command: Callable[[], None]) -> bool:
+        self._thread = None
+        return super()._start(command)
+
+    def _copy(self, source: str, target: str, exclude: list[str] | None) -> None:
+        found = {path: path.read_bytes() for path in Path(source).iterdir() if path.is_file()}
+        was_first, self.is_first = self.is_first, False
+        if was_first:
+            time.sleep(LATE_S / 2)
+        Path(target).mkdir(parents=True, exist_ok=True)
+        for path, data in found.items():
+            Path(target, path.name).write_bytes(data)
+
+
 @pytest.mark.parametrize(
     ("wrong", "test"),
     [
+        (Beside, "test_what_took_too_long_writes_nothing_over_what_came_later"),
         (Skipping, "test_commands_follow_each_other_and_none_is_skipped"),
         (Silent, "test_a_failure_is_raised_and_the_next_command_works"),
         (Greedy, "test_what_is_excluded_stays"),

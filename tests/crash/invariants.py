@@ -15,6 +15,8 @@ After recovery also:
              it is being replaced, the old or the new one is.
 * PLACED     After the death of a process (no power cut), what `place` returned for is there and
              published.
+* ACKNOWLEDGED  After the death of a process, what was sent behind a driver that is dead, and that
+             it had taken, is published.
 * RETIRED    What `retire` returned for does not come back.
 * CLEAN      Nothing is left of attempts, single files and deletes, no manifest lacks its
              checkpoint, and recovering once more changes nothing.
@@ -66,6 +68,8 @@ def check_recovered(store: Store, ledger: Ledger, *, process_only: bool) -> None
             _demand("PLACED", checkpoint in published, f"{checkpoint} is not published")
             newer = _begun_after(ledger.wholes[checkpoint], whole)
             _demand("PLACED", visible.get(checkpoint) in [whole, *newer], checkpoint)
+    for checkpoint in ledger.acknowledged if process_only else ():
+        _demand("ACKNOWLEDGED", checkpoint in published, checkpoint)
     for checkpoint in ledger.retired:
         _demand("RETIRED", checkpoint not in visible, checkpoint)
     check_clean(store)

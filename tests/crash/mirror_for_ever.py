@@ -58,6 +58,8 @@ def main(home: Path, remote: Path) -> None:
         state = {"trial_data": [], "named": kept, "padding": "padding" * 1_000}
         fresh.write_text(json.dumps(state))
         fresh.replace(home / STATE)
+        run.versions.made()
+        run.versions.copying()()  # it has arrived
         run.state_written()
         if number >= KEEP_COUNT:
             run.retire_later(f"trial/checkpoint_{number - KEEP_COUNT:06d}")

@@ -26,10 +26,12 @@ class Without:
     Attributes:
         callers: "outer inner": functions of `commit`, as they call each other.
         verb: The verb of the store that is left out there.
+        below: Only for keys that begin so.
     """
 
     callers: str
     verb: str = "sync"
+    below: str = ""
 
     def __call__(self, store: Any, *args: Any, **kwargs: Any) -> Committer:
         """Make the committer."""
@@ -42,16 +44,16 @@ class _Forgetful(FaultStore):
         self._without = without
 
     def sync(self, key: str) -> None:
-        if not self._left_out("sync"):
+        if not self._left_out("sync", key):
             self.base.sync(key)
 
     def sync_tree(self, key: str) -> None:
-        if not self._left_out("sync_tree"):
+        if not self._left_out("sync_tree", key):
             self.base.sync_tree(key)
 
-    def _left_out(self, verb: str) -> bool:
-        callers = self._without.callers.split()
-        return verb == self._without.verb and _callers()[-len(callers) :] == callers
+    def _left_out(self, verb: str, key: str) -> bool:
+        callers, is_below = self._without.callers.split(), key.startswith(self._without.below)
+        return verb == self._without.verb and is_below and _callers()[-len(callers) :] == callers
 
 
 def _callers() -> list[str]:
@@ -80,6 +82,13 @@ class ManifestBeforeSync(Committer):
         self._replace(key, to_json(manifest))
         self._sync_above(key)
         super().record(manifest)
+
+
+class WritesOverTheIntent(Committer):
+    """What an earlier call has written of the intent stays behind a shorter one."""
+
+    def _write_intent(self, intent: str, manifest: Manifest) -> None:
+        self.store.write_at(intent, 0, to_json(manifest))
 
 
 class FileByFile(Committer):
@@ -158,6 +167,13 @@ class DropsAllStaged(Committer):
     """Recovery takes all that is staged for rubbish."""
 
     def _finish_place(self, checkpoint: str) -> Manifest | None:
+        return None
+
+
+class WaitsForTheDriver(Committer):
+    """Recovery leaves out what agents sent behind a dead driver."""
+
+    def _place_late(self, checkpoint: str, after: str, strict: bool) -> Manifest | None:
         return None
 
 

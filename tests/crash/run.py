@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
 
 import xxhash
 
 from tests.crash.invariants import STATE_KEY
 from tests.crash.ledger import Contents, Ledger, with_directories
+from tests.crash.steps import Steps
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.store import Store
 from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Manifest, Seal
+from tune_sync.testing.fault_store import FaultStore
 
 MakeCommitter = Callable[..., Committer]
-Action = Callable[[], object]
+
+LONG_S = 1234567.890625
 
 
-class Run:
+class _RefusesMoves(FaultStore):
+    """Nothing can be moved to one place."""
+
+    def __init__(self, base: Store, place: str) -> None:
+        super().__init__(base)
+        self._place = place
+
+    def rename(self, source: str, target: str) -> None:
+        if target == self._place:
+            raise OSError(errno.EIO, "refused", target)
+        self.base.rename(source, target)
+
+
+class Run(Steps):
     """Steps of scenarios.
 
     Args:
@@ -37,17 +56,13 @@ class Run:
         self.store = store
         self.ledger = ledger
         self.placed: dict[str, Manifest] = {}
-        self.clock = itertools.count(1)
+        self.clock: Iterator[float] = itertools.count(1)
         self.committer = make_committer(
             store,
             "owner",
             clock=lambda: float(next(self.clock)),
             new_id=lambda: f"id{next(numbers)}",
         )
-
-    def do(self, action: Action) -> None:
-        """Do one step; a subclass may try it again."""
-        action()
 
     def publish(self, checkpoint: str, contents: Contents) -> None:
         """All the way: stage, place, record."""
@@ -56,15 +71,16 @@ class Run:
         self.record(checkpoint)
 
     def stage(
-        self, checkpoint: str, contents: Contents, *, rank: int = 0, first_seal: Sequence[str] = ()
-    ) -> None:
+        self, checkpoint: str, contents: Contents, *, rank: int = 0,
+        first_seal: Sequence[str] = (), **known: Any,
+    ) -> None:  # fmt: skip
         """Write an attempt and seal it; before that, seal only `first_seal` of it, if given."""
 
         def attempt() -> None:
             name = self.write(checkpoint, contents)
             if first_seal:
                 self.seal(checkpoint, name, {p: contents[p] for p in first_seal}, rank)
-            self.seal(checkpoint, name, contents, rank)
+            self.seal(checkpoint, name, contents, rank, **known)
 
         self.do(attempt)
 
@@ -78,7 +94,9 @@ class Run:
                 self.store.write_at(f"{data}/{path}", 0, content)
         return attempt
 
-    def seal(self, checkpoint: str, attempt: str, contents: Contents, rank: int = 0) -> None:
+    def seal(
+        self, checkpoint: str, attempt: str, contents: Contents, rank: int = 0, **known: Any
+    ) -> None:
         """Seal an attempt with the digests of what was meant to be written."""
         files = [
             FileEntry(path, len(data), xxhash.xxh3_128_hexdigest(data))
@@ -87,7 +105,8 @@ class Run:
         ]
         whole = with_directories(contents)
         directories = sorted(path for path, data in whole.items() if data is None)
-        seal = Seal(attempt, rank, float(next(self.clock)), tuple(files), tuple(directories))
+        now_s = float(next(self.clock))
+        seal = Seal(attempt, rank, now_s, tuple(files), tuple(directories), **known)
         self.committer.seal(checkpoint, seal)
 
     def place(self, checkpoint: str, whole: Contents) -> None:
@@ -97,19 +116,19 @@ class Run:
         self.do(lambda: self._place(checkpoint))
         self.ledger.place_returned(checkpoint, contents)
 
+    def place_in_vain(self, checkpoint: str, whole: Contents) -> None:
+        """A `place` that fails at its rename, with an intent that is longer than later ones."""
+        self.clock = itertools.chain([LONG_S], self.clock)
+        self.ledger.place_begins(checkpoint, with_directories(whole))
+        committer, self.committer.store = self.committer, _RefusesMoves(self.store, checkpoint)
+        try:
+            with suppress(OSError):
+                committer.place(checkpoint)
+        finally:
+            committer.store = self.store
+
     def _place(self, checkpoint: str) -> None:
         self.placed[checkpoint] = self.committer.place(checkpoint).manifest
-
-    def record(self, checkpoint: str) -> None:
-        """Publish what was placed."""
-        self.do(lambda: self.committer.record(self.placed[checkpoint]))
-        self.ledger.record_returned(checkpoint, self.ledger.placed[checkpoint])
-
-    def retire(self, checkpoint: str) -> None:
-        """Delete a checkpoint."""
-        self.ledger.retire_begins(checkpoint)
-        self.do(lambda: self.committer.retire(checkpoint))
-        self.ledger.retire_returned(checkpoint)
 
     def state(self, *names: str) -> None:
         """Write a state file that names checkpoints."""
@@ -128,10 +147,6 @@ class Run:
         self.store.rename(checkpoint, f"moved by hand {next(self.clock)}")
         self.store.sync("")
         self.ledger.retire_returned(checkpoint)
-
-    def recover(self) -> None:
-        """Start again, as the next driver does."""
-        self.do(self.committer.recover)
 
     def _commit(self, key: str, data: bytes, *, durable: bool) -> None:
         incoming = self.committer.begin_file()

@@ -8,6 +8,7 @@ from tests.crash.ledger import Contents
 from tests.crash.run import Run
 
 C0, C1 = "trial_a/checkpoint_000000", "trial_a/checkpoint_000001"
+SENT = "trial_z/checkpoint_000000"
 
 ONE: Contents = {
     "model.bin": b"the weights of the model, first try" * 2,
@@ -48,6 +49,13 @@ def second_rank_brings_only_a_directory(run: Run) -> None:
     run.stage(C0, RANK_0, rank=0)
     run.stage(C0, {"shared/same.bin": b"same bytes", "only1": None}, rank=1)
     run.place(C0, RANK_0 | {"only1": None})
+    run.record(C0)
+
+
+def place_again_with_a_shorter_intent(run: Run) -> None:
+    run.stage(C0, ONE)
+    run.place_in_vain(C0, ONE)
+    run.place(C0, ONE)
     run.record(C0)
 
 
@@ -127,12 +135,28 @@ def two_in_flight(run: Run) -> None:
     run.state(C0, C1)
 
 
+def ends_before_all_is_recorded(run: Run) -> None:
+    run.publish(C0, ONE)
+    run.stage(C1, TWO)
+    run.place(C1, TWO)
+    run.end()
+
+
+def ranks_sent_behind_a_dead_driver(run: Run) -> None:
+    run.publish(C0, ONE)
+    run.sent_behind(SENT, RANK_0, RANK_1)
+    run.recover()
+    run.ledger.record_returned(SENT, run.ledger.wholes[SENT][0])
+
+
 SCENARIOS: dict[str, Callable[[Run], None]] = {
     story.__name__: story
     for story in (
         publish_one, seal_again_with_more, two_ranks, second_rank_brings_only_a_directory,
-        replace_published, replace_before_it_is_recorded, retry_with_other_names,
-        retire_after_state, use_a_name_again, use_an_unrecorded_name_again, empty_checkpoint,
+        place_again_with_a_shorter_intent, replace_published, replace_before_it_is_recorded,
+        retry_with_other_names, retire_after_state, use_a_name_again,
+        use_an_unrecorded_name_again, empty_checkpoint,
         deleted_by_hand, deleted_by_hand_before_it_is_recorded, two_in_flight,
+        ends_before_all_is_recorded, ranks_sent_behind_a_dead_driver,
     )
 }  # fmt: skip

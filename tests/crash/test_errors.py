@@ -17,8 +17,9 @@ from tests.crash.invariants import (
 )
 from tests.crash.ledger import Ledger, with_directories
 from tests.crash.loop import WHENS, explore
-from tests.crash.run import Action, Run
+from tests.crash.run import Run
 from tests.crash.scenarios import C1, ONE, SCENARIOS
+from tests.crash.steps import Action
 from tune_sync.errors import StoreFullError
 from tune_sync.homes.commit import Committer
 from tune_sync.testing.crash_store import CrashStore

@@ -10,6 +10,7 @@ from tests.crash.loop import explore
 from tests.crash.mutants import Without, Wrong
 from tests.crash.run import Run
 from tests.crash.scenarios import SCENARIOS
+from tune_sync import layout
 from tune_sync.homes.commit import Committer
 
 SYNCS = [
@@ -20,7 +21,6 @@ SYNCS = [
     ("_move_into_place _drop_intents", "sync", "replace_before_it_is_recorded", "MANIFEST"),
     ("_set_aside", "sync", "replace_published", "MANIFEST"),
     ("record _sync_above", "sync", "publish_one", "PLACED"),
-    ("record _replace", "sync", "publish_one", "MANIFEST"),
     ("retire _drop_intents", "sync", "use_an_unrecorded_name_again", "MANIFEST"),
     ("retire _empty_trash", "sync", "retire_after_state", "WHOLE"),
     ("commit_file", "sync", "retire_after_state", "STATE"),
@@ -31,6 +31,7 @@ SYNCS = [
 ORDERS = [
     (mutants.ManifestBeforeRename, "replace_published", "MANIFEST"),
     (mutants.ManifestBeforeSync, "replace_published", "MANIFEST"),
+    (mutants.WritesOverTheIntent, "place_again_with_a_shorter_intent", "PLACED"),
     (mutants.FileByFile, "publish_one", "WHOLE"),
     (mutants.RemovesInPlace, "retire_after_state", "WHOLE"),
     (mutants.KeepsOldManifest, "replace_published", "MANIFEST"),
@@ -39,6 +40,7 @@ ORDERS = [
     (mutants.RemovesOldFirst, "replace_published", "RECORDED"),
     (mutants.TakesAnySealForWhole, "two_ranks", "WHOLE"),
     (mutants.DropsAllStaged, "publish_one", "PLACED"),
+    (mutants.WaitsForTheDriver, "ranks_sent_behind_a_dead_driver", "ACKNOWLEDGED"),
     (mutants.WritesIntoOneAttempt, "retry_with_other_names", "WHOLE"),
 ]
 
@@ -46,6 +48,20 @@ ORDERS = [
 @pytest.mark.parametrize(("callers", "verb", "name", "invariant"), SYNCS)
 def test_every_sync_is_needed(callers: str, verb: str, name: str, invariant: str) -> None:
     assert _violated(Without(callers, verb), Run, name) == invariant
+
+
+REPLACING = [
+    ("record _replace", layout.INCOMING_DIR, "MANIFEST"),
+    ("record _replace", layout.MANIFESTS_DIR, "PLACED"),
+]
+
+
+@pytest.mark.parametrize(("callers", "below", "invariant"), REPLACING)
+def test_every_sync_of_a_file_that_is_replaced_is_needed(
+    callers: str, below: str, invariant: str
+) -> None:
+    wrong = Without(callers, below=below)
+    assert _violated(wrong, Run, "publish_one") == invariant
 
 
 @pytest.mark.parametrize(("committer", "name", "invariant"), ORDERS)

@@ -8,7 +8,7 @@ from typing import Any
 from tests.crash_buckets.run import Run
 from tune_sync import layout
 from tune_sync.homes.bucket.commit import BucketCommitter
-from tune_sync.homes.bucket.staging import OVER, RETIRED, Claims, Order, Staged, mark_key
+from tune_sync.homes.bucket.staging import OVER, Claims, Order, Staged, intent_key, mark_key
 from tune_sync.manifest import FileEntry, Manifest, Seal, unite
 
 
@@ -100,23 +100,22 @@ class ForgetsIntents(BucketCommitter):
 class WaitsForTheDriver(BucketCommitter):
     """Recovery needs an intent, also for what a single writer has sealed as complete."""
 
-    def _finish_unplaced(self, checkpoint: str, staged: Staged, after: str) -> bool:
+    def _finish_unplaced(self, checkpoint: str, staged: Staged, after: str, strict: bool) -> bool:
         return False
 
 
 class TakesAnyCompleteSeal(BucketCommitter):
     """Recovery publishes what was sealed as complete, also under a number that is in the past."""
 
-    def _finish_unplaced(self, checkpoint: str, staged: Staged, after: str) -> bool:
-        return super()._finish_unplaced(checkpoint, staged, "")
+    def _finish_unplaced(self, checkpoint: str, staged: Staged, after: str, strict: bool) -> bool:
+        return super()._finish_unplaced(checkpoint, staged, "", strict)
 
 
 class KeepsMarksOfDeletes(BucketCommitter):
     """Publishes again under a name whose delete was cut off, and leaves the mark of that."""
 
-    def _publish(self, order: Order, staged: Staged) -> None:
-        marks = {a: m for a, m in staged.marks.items() if RETIRED not in m}
-        super()._publish(order, Staged(staged.keys, staged.has_intent, marks))
+    def _note(self, checkpoint: str, order: Order) -> None:
+        self.bucket.put(intent_key(checkpoint), order.to_json())
 
 
 class GivesUpWithoutTrace(BucketCommitter):
@@ -125,6 +124,13 @@ class GivesUpWithoutTrace(BucketCommitter):
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         super().discard_attempt(checkpoint, attempt)
         self.bucket.delete([mark_key(checkpoint, attempt, OVER)])
+
+
+class SweepsWhatIsPlaced(BucketCommitter):
+    """At its end drops what it had placed and not recorded."""
+
+    def _finish_placed(self, checkpoint: str, staged: Staged, after: str) -> bool:
+        return False
 
 
 class StateBeforeRecord(Run):

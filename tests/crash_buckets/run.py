@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import xxhash
 
 from tests.crash.ledger import Contents, Ledger, with_directories
+from tests.crash.steps import Steps
 from tune_sync.homes.bucket.commit import BucketCommitter
 from tune_sync.manifest import FileEntry, Manifest, Seal
 from tune_sync.testing.memory_bucket import MemoryBucket
@@ -16,10 +18,9 @@ from tune_sync.testing.memory_bucket import MemoryBucket
 STATE_KEY = "experiment_state.json"
 
 MakeCommitter = Callable[..., BucketCommitter]
-Action = Callable[[], object]
 
 
-class Run:
+class Run(Steps):
     """Steps of scenarios.
 
     Args:
@@ -44,10 +45,6 @@ class Run:
             new_id=lambda: f"id{next(numbers)}",
         )  # fmt: skip
 
-    def do(self, action: Action) -> None:
-        """Do one step; a subclass may try it again."""
-        action()
-
     def publish(self, checkpoint: str, contents: Contents) -> None:
         """All the way: stage, place, record."""
         attempt = self.stage(checkpoint, contents)
@@ -56,7 +53,7 @@ class Run:
 
     def stage(
         self, checkpoint: str, contents: Contents, *, rank: int = 0,
-        first_seal: Sequence[str] = (), ranks_count: int | None = None,
+        first_seal: Sequence[str] = (), ranks_count: int | None = None, **known: Any,
     ) -> str:  # fmt: skip
         """Write an attempt and seal it; before that, seal only `first_seal` of it, if given."""
         attempt = ""
@@ -69,7 +66,7 @@ class Run:
             if first_seal:
                 part = {path: contents[path] for path in first_seal}
                 self.seal(checkpoint, attempt, part, rank, etags)
-            self.seal(checkpoint, attempt, contents, rank, etags, ranks_count)
+            self.seal(checkpoint, attempt, contents, rank, etags, ranks_count, **known)
 
         self.do(act)
         return attempt
@@ -86,7 +83,7 @@ class Run:
 
     def seal(
         self, checkpoint: str, attempt: str, contents: Contents, rank: int,
-        etags: dict[str, str], ranks_count: int | None = None,
+        etags: dict[str, str], ranks_count: int | None = None, **known: Any,
     ) -> None:  # fmt: skip
         """Seal an attempt with the digests of what was meant to be written."""
         files = [
@@ -97,7 +94,7 @@ class Run:
         whole = with_directories(contents)
         directories = sorted(path for path, data in whole.items() if data is None)
         now_s = float(next(self.clock))
-        seal = Seal(attempt, rank, now_s, tuple(files), tuple(directories), ranks_count)
+        seal = Seal(attempt, rank, now_s, tuple(files), tuple(directories), ranks_count, **known)
         self.committer.seal(checkpoint, seal, etags if self.etags else None)
 
     def place(self, checkpoint: str, whole: Contents, attempts: Sequence[str] | None) -> None:
@@ -107,11 +104,6 @@ class Run:
         self.placed[checkpoint] = self.committer.place(checkpoint, attempts=attempts).manifest
         self.ledger.place_returned(checkpoint, contents)
 
-    def record(self, checkpoint: str) -> None:
-        """Publish what was placed."""
-        self.do(lambda: self.committer.record(self.placed[checkpoint]))
-        self.ledger.record_returned(checkpoint, self.ledger.placed[checkpoint])
-
     def acknowledge(self, checkpoint: str, contents: Contents) -> None:
         """A trial of one process reports a checkpoint, and hears from the driver that it may go on.
 
@@ -120,12 +112,6 @@ class Run:
         attempt = self.stage(checkpoint, contents, ranks_count=1)
         self.place(checkpoint, contents, [attempt])
         self.ledger.acknowledged.add(checkpoint)
-
-    def retire(self, checkpoint: str) -> None:
-        """Delete a checkpoint."""
-        self.ledger.retire_begins(checkpoint)
-        self.do(lambda: self.committer.retire(checkpoint))
-        self.ledger.retire_returned(checkpoint)
 
     def state(self, *names: str) -> None:
         """Write a state object that names checkpoints."""
@@ -140,7 +126,3 @@ class Run:
         keys = [o.key for o in self.bucket.list(checkpoint)]
         MemoryBucket.delete(self.bucket, keys)  # no step of ours: it is not cut off
         self.ledger.retire_returned(checkpoint)
-
-    def recover(self) -> None:
-        """Start again, as the next driver does."""
-        self.do(self.committer.recover)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.crash.scenarios import C0, C1, ONE, OTHER, RANK_0, RANK_1, TWO
+from tests.crash.scenarios import C0, C1, ONE, OTHER, RANK_0, RANK_1, SENT, TWO
 from tests.crash_buckets.run import Run
 from tune_sync.homes.bucket.staging import RETIRED, mark_key
 from tune_sync.layout import manifest_key
@@ -160,6 +160,20 @@ def complete_and_retired(run: Run) -> None:
         run.retire(C0)
 
 
+def ends_before_all_is_recorded(run: Run) -> None:
+    run.acknowledge(C0, ONE)
+    parts = [run.stage(C1, RANK_0, rank=0), run.stage(C1, RANK_1, rank=1)]
+    run.place(C1, RANK_0 | RANK_1, parts)
+    run.end()
+
+
+def ranks_sent_behind_a_dead_driver(run: Run) -> None:
+    run.publish(C0, ONE)
+    run.sent_behind(SENT, RANK_0, RANK_1)
+    run.recover()
+    run.ledger.record_returned(SENT, run.ledger.wholes[SENT][0])
+
+
 SCENARIOS: dict[str, Callable[[Run], None]] = {
     story.__name__: story
     for story in (
@@ -169,6 +183,7 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
         retire_after_state, use_a_name_again, retire_what_is_not_recorded,
         use_a_name_whose_delete_was_cut_off, empty_checkpoint,
         deleted_by_hand, two_in_flight, taken_by_a_driver_that_says_so_later, a_later_try_is_taken,
-        sealed_again_after_the_delete, complete_and_retired,
+        sealed_again_after_the_delete, complete_and_retired, ends_before_all_is_recorded,
+        ranks_sent_behind_a_dead_driver,
     )
 }  # fmt: skip

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from tests.crash.ledger import Ledger
+from tests.crash.steps import Action
 from tests.crash_buckets.invariants import check_at_once, check_recovered, check_stable
-from tests.crash_buckets.run import Action, Run
+from tests.crash_buckets.run import Run
 from tests.crash_buckets.scenarios import SCENARIOS
 from tune_sync.errors import StoreUnreachableError
 from tune_sync.homes.bucket.commit import BucketCommitter

@@ -26,8 +26,10 @@ ORDERS = [
     (mutants.DropsAllStaged, "record_twice", "INTENDED"),
     (mutants.ForgetsIntents, "publish_one", "INTENDED"),
     (mutants.WaitsForTheDriver, "taken_by_a_driver_that_says_so_later", "ACKNOWLEDGED"),
+    (mutants.WaitsForTheDriver, "ranks_sent_behind_a_dead_driver", "ACKNOWLEDGED"),
     (mutants.TakesAnyCompleteSeal, "sealed_again_after_the_delete", "RETIRED"),
     (mutants.KeepsMarksOfDeletes, "use_a_name_whose_delete_was_cut_off", "INTENDED"),
+    (mutants.SweepsWhatIsPlaced, "ends_before_all_is_recorded", "ACKNOWLEDGED"),
     (mutants.GivesUpWithoutTrace, "given_up_and_tried_again", "CLEAN"),
 ]
 

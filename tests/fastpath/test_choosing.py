@@ -58,5 +58,5 @@ def test_the_object_store_is_always_there() -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="'auto', 'tcp', 'object store'"):
+    with pytest.raises(ConfigError, match="'auto', 'tcp', 'object_store'"):
         choose("carrier pigeon", [TCP])

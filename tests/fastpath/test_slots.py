@@ -160,11 +160,20 @@ def test_without_shared_memory_there_is_no_slot(tmp_path: Path) -> None:
     assert slots.take(MIB) is None
 
 
-def test_a_folder_that_others_may_enter_is_not_used(shared_memory: Path) -> None:
+def test_a_folder_that_others_may_write_to_is_not_used(shared_memory: Path) -> None:
+    slots = Slots(shared_memory)
+    slots.folder.mkdir()
+    slots.folder.chmod(0o775)
+    assert slots.take(MIB) is None
+
+
+def test_a_folder_that_others_may_only_enter_is_closed_to_them(shared_memory: Path) -> None:
     slots = Slots(shared_memory)
     slots.folder.mkdir()
     slots.folder.chmod(0o755)
-    assert slots.take(MIB) is None
+    assert slots.take(MIB) is not None
+    assert slots.folder.stat().st_mode & 0o777 == 0o700
+    slots.close()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from tests.bed import Cluster
 from tests.bed.errors import DriverError
 from tests.bed.host import send
-from tests.hosts.searches import assert_sound, nodes, search, stored_digests, wait_for
+from tests.hosts.searches import DRIVERS, assert_sound, nodes, search, stored_digests, wait_for
 from tests.hosts.test_faults import RESULTS, another, experiment, searching, start_driver
 
 pytestmark = pytest.mark.hosts
@@ -93,11 +94,59 @@ def test_a_full_staging_disk_sends_reports_to_their_destination(cluster: Cluster
 
 
 @pytest.mark.slow
+def test_only_the_newest_of_each_trial_travels_and_one_at_a_time(cluster: Cluster) -> None:
+    root = experiment(cluster, "period")
+    limits = {"sync_on_checkpoint": False, "sync_period": 5, "max_concurrent_transfers": 1}
+    common = {**SETTINGS, "steps": 40, "pause_s": 0.5}
+    trials = [{**common, "host": "w1"}, {**common, "host": "w2"}]
+    most = 0
+    with searching(cluster, name="period", sync={**STAGED, **limits}, trials=trials) as running:
+        while not running.done():
+            most = max(most, len(arriving(root)))
+            time.sleep(0.02)
+    found = running.result()
+    assert found["errors"] == []
+    assert_sound(found)
+    assert most == 1
+    for trial in found["trials"]:
+        last = {row["step"]: row["digest"] for row in trial["reported"]}
+        stored = stored_digests(trial)
+        assert stored.items() <= last.items()
+        assert max(stored) == 39
+        assert 3 <= len(stored) <= 12
+
+
+def arriving(root: Path) -> list[Path]:
+    """Attempts that are being written at home."""
+    attempts = root.glob(".tune_sync/staging/*/*/*")
+    return [path for path in attempts if path.is_dir() and not (path / "seal.json").exists()]
+
+
+def test_any_host_is_told_what_is_staged_on_another_one(cluster: Cluster) -> None:
+    trials = [{**SETTINGS, "host": "w1", "steps": 8}]
+    with searching(cluster, name="status", sync=STAGED, trials=trials) as running:
+        wait_for(lambda: len(staged_on(cluster, "w1")) >= 4, "some to be staged")
+        status = cluster.drive("w2", DRIVERS / "status.py", ["status"])
+    assert running.result()["errors"] == []
+    assert (status["where"], status["is_running"]) == (f"{RESULTS}/status", True)
+    assert status["driver"].startswith("process ")
+    assert " on host head, " in status["driver"]
+    assert status["stored_count"] < 8
+    (node,) = status["nodes"]
+    assert node["host"] == cluster.addresses["w1"]
+    assert 0 < node["staged_count"] <= 8 - status["stored_count"]
+    assert node["staged_bytes"] > node["staged_count"] * SETTINGS["file_count"] * FILE_BYTES
+    assert node["oldest_unstored_s"] > 0
+    assert (node["failed_count"], node["error"], status["failed"]) == (0, "", {})
+
+
+@pytest.mark.slow
 def test_a_killed_agent_comes_back_and_sends_what_is_on_the_disk(cluster: Cluster) -> None:
     root = experiment(cluster, "agent")
     trials = [{**SETTINGS, "host": "w1", "steps": 4}]
     with searching(cluster, name="agent", sync=STAGED, trials=trials) as running:
         wait_for(lambda: len(staged_on(cluster, "w1")) == 4, "all to be staged")
+        wait_for(lambda: bool(agents(cluster, "w1")), "the agent, for which no report waits")
         assert len(published(root)) < 3
         (agent,) = agents(cluster, "w1")
         cluster.exec("w1", ["kill", "-KILL", agent])

@@ -118,7 +118,8 @@ def test_a_moved_run_whose_driver_was_killed_goes_on_at_once_in_its_new_place_al
     assert found["resumed_at"] > 0
     named = [f"/checkpoint_{number:06d}/" for number in range(found["resumed_at"])]
     kept = {k: v for k, v in before.items() if any(n in k for n in named) and k[0] != "."}
-    assert len(kept) >= 3 * len(named)
+    # The last one may have been sealed and not in its place yet when the driver was killed.
+    assert len(kept) >= 3 * max(1, len(named) - 1)
     after = cluster.tree("head", "~/b/new name")
     assert {k: after[k] for k in kept} == kept
     assert len(owners(cluster.host("head").path("/srv/home/b/new name"))) == 2

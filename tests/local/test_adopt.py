@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +82,26 @@ def drive_until_killed(
     """Kill a driver once its trial holds; returns its experiment."""
     if trainable == "Holds":
         checkpoint |= {"checkpoint_frequency": 1}
-    space = {"hold_after": HOLD_AFTER}
+    return drive_until(
+        lambda: published(storage / "x", HOLD_AFTER), storage, trainable,
+        space={"hold_after": HOLD_AFTER}, checkpoint=checkpoint, period_s=period_s,
+    )  # fmt: skip
+
+
+def drive_until(
+    holds: Callable[[], bool], storage: Path, trainable: str, *, space: dict[str, Any],
+    checkpoint: dict[str, Any], sync: dict[str, Any] | None = None, period_s: str = "auto",
+) -> Path:  # fmt: skip
+    """Kill a driver once something holds; returns its experiment."""
     argv = [sys.executable, "-m", "tests.local.drivers.to_be_killed", str(storage), trainable]
-    env = {**os.environ, "TUNE_GLOBAL_CHECKPOINT_S": period_s, "PYTHONPATH": os.getcwd()}
+    env = {**os.environ, "PYTHONPATH": os.getcwd()}
+    if period_s != "auto":
+        env["TUNE_GLOBAL_CHECKPOINT_S"] = period_s
     env["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
-    argv += [json.dumps(checkpoint), json.dumps(space)]
+    argv += [json.dumps(checkpoint), json.dumps(space), *([json.dumps(sync)] if sync else [])]
     process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for(lambda: published(storage / "x", HOLD_AFTER), "checkpoints", 90)
+        wait_for(holds, "checkpoints", 90)
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()

@@ -11,7 +11,15 @@ import pytest
 from ray import tune
 
 from tests.hosts.drivers.trainables import train_n
-from tune_sync import ObjectStoreSyncer, RunConfig, SyncConfig, Syncer, run_config_kwargs
+from tune_sync import (
+    CommandSyncer,
+    FastPath,
+    ObjectStoreSyncer,
+    RunConfig,
+    SyncConfig,
+    Syncer,
+    run_config_kwargs,
+)
 from tune_sync.errors import ConfigError
 from tune_sync.syncers.cloud import CloudSyncer
 from tune_sync.syncers.shared_directory import SharedDirectorySyncer
@@ -45,6 +53,7 @@ class OwnSyncer(Syncer):
         ({"sync_timeout": True}, r"sync_timeout=True\)"),
         ({"sync_timeout": None}, r"sync_timeout=None\)"),
         ({"sync_timeout": float("nan")}, r"sync_timeout=nan\)"),
+        ({"sync_timeout": float("inf")}, r"sync_timeout=inf\): give 1000000000 seconds at most"),
         ({"include": "*.pt"}, r"include='\*.pt'\): a list of patterns"),
         ({"exclude": "*.tmp"}, r"exclude='\*.tmp'\): a list of patterns"),
         ({"exclude": [1]}, r"exclude=\[1\]\): a list of patterns"),
@@ -74,14 +83,30 @@ def test_sync_config_refuses_values_that_cannot_work(fields: dict[str, Any], say
 def test_a_misspelt_field_is_refused() -> None:
     with pytest.raises(TypeError, match="upload_dri"):
         SyncConfig(upload_dri="/x")  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="sync_on_checkpoint"):
-        SyncConfig(sync_on_checkpoint=False)  # type: ignore[call-arg]
+
+
+def test_a_file_url_with_two_slashes_is_refused() -> None:
+    with pytest.raises(ConfigError, match="file:///mnt/results"):
+        SyncConfig(upload_dir="file://mnt/results")
+    for works in ("file:///mnt/results", "file://localhost/mnt/results"):
+        assert SyncConfig(upload_dir=works).upload_dir == works
 
 
 def test_what_works_is_accepted() -> None:
     config = SyncConfig(5, 60.5, True, False, ObjectStoreSyncer(), ["a/*"], ("*.tmp",), True)
     assert (config.include, config.exclude, config.strict) == (("a/*",), ("*.tmp",), True)
     assert SyncConfig(syncer=None).syncer is None
+
+
+def test_sync_config_is_true_in_code_of_the_users() -> None:
+    config = SyncConfig(upload_dir="s3://b/p")
+    assert (config or SyncConfig()) is config
+
+
+def test_syncers_of_old_are_told_what_to_give() -> None:
+    for old in ("s3", "aws s3 sync {source} {target}"):
+        with pytest.raises(ConfigError, match=r'upload_dir="s3://.*CommandSyncer'):
+            SyncConfig(syncer=old)
 
 
 def test_sync_config_in_rays_own_run_config_is_refused() -> None:
@@ -184,6 +209,9 @@ def test_an_inner_run_config_outside_of_a_trial_is_refused() -> None:
         ({"upload_dir": ""}, "a URL or a path"),
         ({"upload_dir": "s3://"}, "s3://bucket/path"),
         ({"upload_dir": "s3://key:secret@b/x"}, "do not belong into the URL"),
+        ({"upload_dir": "https://store/b"}, 'give upload_dir="s3://bucket/path" and storage_opt'),
+        ({"upload_dir": "foo://b/x"}, r"foo:// is unknown.*s3:// \(pip install obstore\)"),
+        ({"upload_dir": "gs3://b/x"}, r"gs3:// is unknown.*root:// \(pip install fsspec-xrootd\)"),
         ({"upload_dir": "/x", "storage_options": {"key": "k"}}, "no bucket"),
         ({"storage_options": {"key": "k"}}, "no bucket"),
         ({"upload_dir": "s3://b/x", "storage_options": "key"}, "a dict"),
@@ -192,6 +220,33 @@ def test_an_inner_run_config_outside_of_a_trial_is_refused() -> None:
 def test_places_that_cannot_work_are_refused(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         SyncConfig(**fields)
+
+
+@pytest.mark.parametrize("name", ["upload_dir", "storage_path"])
+def test_a_place_that_can_be_no_directory_is_refused_before_training(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "file").touch()
+    reasons = {
+        tmp_path / "file": f"{tmp_path}/file is no directory",
+        tmp_path / "file/below": f"{tmp_path}/file is no directory",
+        Path("/proc/below"): "no directory can be made in /proc",
+    }
+    for place, why in reasons.items():
+        config = RunConfig(name="x", storage_path=place)
+        if name == "upload_dir":
+            config = RunConfig(name="x", sync_config=SyncConfig(upload_dir=place))
+        with pytest.raises(ConfigError, match=f"{why}; give another {name}"):
+            tune.Tuner(train_n, run_config=config)
+
+
+def test_a_trial_whose_node_cannot_have_the_staging_dir_fails_and_names_it(
+    local_ray: None, tmp_path: Path
+) -> None:
+    staged = SyncConfig(upload_dir=tmp_path, wait_for="staged", staging_dir="/proc/staging")
+    config = RunConfig(name="x", verbose=0, sync_config=staged)
+    (error,) = tune.Tuner(train_n, run_config=config).fit().errors
+    assert "no directory can be made in /proc; give another staging_dir (this is node" in str(error)
 
 
 def test_two_places_for_results_are_refused(tmp_path: Path) -> None:
@@ -204,13 +259,56 @@ def test_two_places_for_results_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_built_in_syncer_was_made_with_counts_unless_the_config_says_otherwise() -> None:
-    mine = CloudSyncer(storage_options={"key": "mine"}, sync_timeout=60)
+    mine = CloudSyncer(storage_options={"key": "mine"}, sync_timeout=60, sync_period=7)
     config = SyncConfig(upload_dir="s3://b/x", syncer=mine)
-    assert (config.timeout_s, config.bucket_options) == (60, {"key": "mine"})
-    given = {"sync_timeout": 90, "storage_options": {"key": "given"}}
+    found = config.timeout_s, config.period_s, config.bucket_options
+    assert found == (60, 7, {"key": "mine"})
+    given = {"sync_timeout": 90, "sync_period": 8, "storage_options": {"key": "given"}}
     config = SyncConfig(upload_dir="s3://b/x", syncer=mine, **given)
-    assert (config.timeout_s, config.bucket_options) == (90, {"key": "given"})
+    found = config.timeout_s, config.period_s, config.bucket_options
+    assert found == (90, 8, {"key": "given"})
     assert pickle.loads(pickle.dumps(config)).bucket_options is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "way_out"),
+    [
+        ({"sync_on_checkpoint": False}, 'add wait_for="staged"'),
+        ({"sync_on_checkpoint": False, "wait_for": "stored"}, 'add wait_for="staged"'),
+        ({"sync_on_checkpoint": False, "on_sync_error": "continue"}, 'add wait_for="staged"'),
+        ({"sync_on_checkpoint": 0, "wait_for": "staged"}, "True or False is needed"),
+        ({"max_bandwidth_bytes_per_s": 1}, 'add wait_for="staged"'),
+        ({"max_concurrent_transfers": 1}, 'add wait_for="staged"'),
+        ({"max_concurrent_transfers": 1, "on_sync_error": "continue"}, 'add wait_for="staged"'),
+        ({"max_concurrent_transfers": 0, "wait_for": "staged"}, "above zero"),
+        ({"max_bandwidth_bytes_per_s": 1.5, "wait_for": "staged"}, "above zero"),
+        ({"max_concurrent_transfers": True, "wait_for": "staged"}, "above zero"),
+        ({"staging_limit_bytes": 1e9, "wait_for": "staged"}, "a whole number of bytes above zero"),
+    ],
+)
+def test_limits_and_periods_of_what_is_not_staged_are_refused(
+    fields: dict[str, Any], way_out: str
+) -> None:
+    with pytest.raises(ConfigError, match=way_out) as raised:
+        SyncConfig(**fields)
+    assert next(iter(fields)) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"wait_for": "staged"},
+        {"wait_for": "replicated", "fast_path": FastPath()},
+        {"on_sync_error": "continue"},
+        {"sync_on_checkpoint": False, "wait_for": "staged"},
+        {"max_concurrent_transfers": 1},
+    ],
+)
+def test_what_is_staged_is_not_for_a_syncer_of_the_users_own(fields: dict[str, Any]) -> None:
+    syncer = CommandSyncer("cp {source} {target}", "cp {source} {target}", "rm {target}")
+    with pytest.raises(ConfigError, match="leave it out") as raised:
+        SyncConfig(upload_dir="far", syncer=syncer, **fields)
+    assert all(name in str(raised.value) for name in fields)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +331,47 @@ def test_what_cannot_be_staged_is_refused(fields: dict[str, Any]) -> None:
         SyncConfig(**fields)
 
 
+@pytest.mark.parametrize(
+    ("fields", "way_out"),
+    [
+        ({"fast_path": FastPath()}, 'add wait_for="replicated" or "staged"'),
+        ({"wait_for": "replicated"}, "add fast_path=FastPath()"),
+        ({"wait_for": "replicated", "on_sync_error": "continue"}, "add fast_path=FastPath()"),
+        (
+            {"fast_path": FastPath(transport="tcp"), "wait_for": "staged"},
+            'add wait_for="replicated", or leave transport out',
+        ),
+        (
+            {"fast_path": FastPath(required=False), "on_sync_error": "continue"},
+            'add wait_for="replicated", or leave required out',
+        ),
+        ({"fast_path": True, "wait_for": "staged"}, "a FastPath is needed"),
+        ({"fast_path": FastPath(), "upload_dir": "/x", "syncer": OwnSyncer()}, "leave it out"),
+    ],
+)
+def test_memory_where_nothing_is_staged_is_refused(fields: dict[str, Any], way_out: str) -> None:
+    with pytest.raises(ConfigError, match=way_out) as raised:
+        SyncConfig(**fields)
+    assert "fastpath" in str(raised.value).lower().replace("_", "")
+
+
+@pytest.mark.parametrize("name", ["memory_limit", "max_checkpoints_in_memory"])
+def test_a_limit_of_memory_is_a_whole_number(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}=1000000000.0\): a whole number") as raised:
+        FastPath(**{name: 1e9})
+    assert ("of bytes" in str(raised.value)) == (name == "memory_limit")
+
+
+def test_failures_are_counted_only_where_a_report_waits_and_may_go_on() -> None:
+    going_on = {"on_sync_error": "continue", "max_consecutive_failures": 3}
+    assert SyncConfig(**going_on).max_consecutive_failures == 3
+    with pytest.raises(ConfigError, match="a whole number above zero"):
+        SyncConfig(**{**going_on, "max_consecutive_failures": 0})
+    for more in ({"on_sync_error": "raise"}, {"wait_for": "staged"}):
+        with pytest.raises(ConfigError, match='give on_sync_error="continue"'):
+            SyncConfig(**{**going_on, **more})
+
+
 @pytest.mark.parametrize("fields", [{"wait_for": "staged"}, {"on_sync_error": "continue"}])
-def test_a_syncer_of_ones_own_stages_nothing(fields: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"not for a syncer of your own.*leave them out"):
-        SyncConfig(upload_dir="/x", syncer=OwnSyncer(), **fields)
+def test_what_is_staged_may_be_in_memory(fields: dict[str, Any]) -> None:
+    assert SyncConfig(fast_path=FastPath(), **fields).fast_path == FastPath()

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import ray
 
+from tests.unit.staged import CHECKPOINT, sealed
 from tune_sync.agents.connect import node_id, start_home
 from tune_sync.agents.home_agent import NAMESPACE, start_agent
+from tune_sync.agents.remote_home import RemoteHome
+from tune_sync.behind.staged_copy import StagedCopies
+from tune_sync.behind.staged_send import send_attempt
+from tune_sync.homes.home import LocalHome
+from tune_sync.homes.sites import format_json
+from tune_sync.layout import FORMAT_KEY
 
 
 def test_the_agent_outlives_each_start_of_a_further_run(local_ray: None) -> None:
@@ -28,6 +38,37 @@ def test_one_that_was_killed_is_started_anew(local_ray: None) -> None:
     assert start_home(node_id()) == address
     agent = ray.get_actor(address.agent_name, namespace=NAMESPACE)
     assert ray.get(agent.ping.remote(), timeout=30) == node_id()
+
+
+class Flipping(RemoteHome):
+    """A home to which the first so many messages come with a bit flipped."""
+
+    flips_count = 1
+
+    def _send(self, key: str, data: Any, start: Callable[[Any, str], Any]) -> None:
+        def flipped(ref: Any, digest: str) -> Any:
+            if self.flips_count:
+                self.flips_count -= 1
+                ref = ray.put(ray.get(ref) ^ 1)
+            return start(ref, digest)
+
+        super()._send(key, data, flipped)
+
+
+def test_what_arrives_damaged_at_home_is_sent_again(local_ray: None, tmp_path: Path) -> None:
+    root = tmp_path / "exp"
+    (root / FORMAT_KEY).parent.mkdir(parents=True)
+    (root / FORMAT_KEY).write_bytes(format_json())
+    staged = LocalHome(tmp_path / "node")
+    attempt = sealed(staged.committer, {"a": b"body"}, ranks_count=1)
+    copies = StagedCopies(staged.root)
+    seal = copies.seal(CHECKPOINT, attempt)
+    assert seal is not None
+    home = Flipping(start_home(node_id()).agent_name, str(root), "", 1, 60.0)
+    arrived = send_attempt(copies, CHECKPOINT, seal, home)
+    assert home.flips_count == 0
+    home.publish(CHECKPOINT, False, [arrived])
+    assert (root / CHECKPOINT / "a").read_bytes() == b"body"
 
 
 def test_one_that_many_threads_ask_for_lives_on(local_ray: None) -> None:

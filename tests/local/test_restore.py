@@ -185,6 +185,7 @@ def no_pickle(content: bytes) -> bytes:
         (lambda content: b"", "experiment_state-.*json is not readable"),
         (lambda content: content[: len(content) // 2], "experiment_state-.*json is not readable"),
         (lambda content: b"[]", "experiment_state-.*json is not readable"),
+        (lambda content: b"[" * 100_000, "experiment_state-.*json is not readable"),
         (no_pickle, "did not restore trials .* was about to start afresh"),
     ],
 )

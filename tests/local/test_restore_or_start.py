@@ -80,6 +80,17 @@ def test_an_experiment_without_what_a_restore_needs_is_named(tmp_path: Path) -> 
         tuner(tmp_path)
 
 
+@pytest.mark.parametrize("content", [b"", b"garbage"])
+def test_what_a_restore_cannot_read_is_named(
+    local_ray: None, tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x/experiment_state-2026.json").write_text('{"trial_data": []}')
+    (tmp_path / "x/tuner.pkl").write_bytes(content)
+    with pytest.raises(DamagedError, match=r"x/tuner\.pkl is not readable"):
+        tuner(tmp_path)
+
+
 def test_what_cannot_be_seen_is_not_taken_for_nothing(tmp_path: Path) -> None:
     (tmp_path / "x").symlink_to(tmp_path / "unmounted")
     with pytest.raises(FileNotFoundError):

@@ -10,7 +10,7 @@ import pytest
 from ray import tune
 
 from tests.hosts.drivers.trainables import train_n
-from tune_sync import RunConfig, run_config_kwargs
+from tune_sync import RunConfig, SyncConfig, run_config_kwargs
 
 
 @pytest.fixture
@@ -45,16 +45,21 @@ def test_every_way_to_write_a_path_means_the_same_place_after_chdir(
 ) -> None:
     config = RunConfig(name="x", storage_path=given)
     kwargs = run_config_kwargs(storage_path=given, name="x")
+    shared = RunConfig(name="x", sync_config=SyncConfig(upload_dir=given))
     os.chdir(places["elsewhere"])
     expected = str(places[base] / below)
     assert config.storage_path == kwargs["storage_path"] == expected
-    for filesystem in (config.storage_filesystem, kwargs["storage_filesystem"]):
+    assert shared.storage_path == expected
+    filesystems = [config.storage_filesystem, kwargs["storage_filesystem"]]
+    for filesystem in [*filesystems, shared.storage_filesystem]:
         assert filesystem.handler.experiment_root == f"{expected}/x"
 
 
 def test_a_file_url_is_a_path(places: dict[str, Path]) -> None:
     url = f"file://{places['elsewhere']}/r"
     assert RunConfig(storage_path=url).storage_path == str(places["elsewhere"] / "r")
+    shared = RunConfig(sync_config=SyncConfig(upload_dir=url))
+    assert shared.storage_path == str(places["elsewhere"] / "r")
 
 
 def wanders(config: dict[str, Any]) -> None:
@@ -63,10 +68,13 @@ def wanders(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.lowest
+@pytest.mark.parametrize("name", ["storage_path", "upload_dir"])
 def test_results_land_where_the_path_meant_when_driver_and_trial_go_elsewhere(
-    local_ray: None, places: dict[str, Path]
+    local_ray: None, places: dict[str, Path], name: str
 ) -> None:
     config = RunConfig(name="x", storage_path="./r", verbose=0)
+    if name == "upload_dir":
+        config = RunConfig(name="x", sync_config=SyncConfig(upload_dir="./r"), verbose=0)
     os.chdir(places["elsewhere"])
     tuner = tune.Tuner(wanders, param_space={"settings": {"steps": 2}}, run_config=config)
     os.chdir(places["variable"])

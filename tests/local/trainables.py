@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import tempfile
 import time
 import uuid
@@ -15,6 +18,11 @@ from tests.hosts.drivers.trainables import TrainN, read_checkpoint, train_n, wri
 
 FAILS_AT = 3
 STEPS = 6
+HALF = 3
+HALT_BYTES = 100_000
+TRIALS_COUNT = 2
+NOTICED_S = 2.0
+LARGE_BYTES, LARGE_COUNT = 40_000_000, 40  # under way for long, at a fortieth of it a second
 
 
 def stumbles(config: dict[str, Any]) -> None:
@@ -60,6 +68,33 @@ def holds(config: dict[str, Any]) -> None:
         wait_if_told(config, first, step)
 
 
+def paced(config: dict[str, Any]) -> None:
+    """A step every `pause_s`; only two more once it was resumed."""
+    found, first, steps = tune.get_checkpoint(), 0, config["steps"]
+    if found is not None:
+        with found.as_directory() as directory:
+            first = read_checkpoint(directory)["step"] + 1
+        steps = first + 2
+    for step in range(first, steps):
+        with tempfile.TemporaryDirectory() as made:
+            write_checkpoint(Path(made), {}, {"step": step})
+            metrics = {"step": step, "resumed_at": first}
+            tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(made))
+        time.sleep(config["pause_s"])
+
+
+def halts(config: dict[str, Any]) -> None:
+    """Stops half way until there is a file "go" in `config["notes"]`, and at the end for "end"."""
+    notes = Path(config["notes"])
+    for step in range(2 * HALF):
+        with tempfile.TemporaryDirectory() as made:
+            Path(made, "blob").write_bytes(bytes(HALT_BYTES))
+            tune.report({"step": step}, checkpoint=tune.Checkpoint.from_directory(made))
+        name = {HALF - 1: "go", 2 * HALF - 1: "end"}.get(step)
+        while name and not (notes / name).exists():
+            time.sleep(0.05)
+
+
 class Holds(TrainN):
     """`TrainN` that waits before the step that follows."""
 
@@ -99,3 +134,52 @@ class SlowToSave(tune.Trainable):  # type: ignore[misc]
     def load_checkpoint(self, checkpoint_dir: str) -> None:
         self.parent = Path(checkpoint_dir, "name").read_text()
         self.step_done = int(Path(checkpoint_dir, "step").read_text())
+
+
+def removes_by_hand(config: dict[str, Any]) -> None:
+    """Two steps; then someone removes the last one's checkpoint everywhere, and the trial fails."""
+    found = tune.get_checkpoint()
+    first = 0
+    if found is not None:
+        with found.as_directory() as directory:
+            first = read_checkpoint(directory)["step"] + 1
+    for step in range(first, 2):
+        with tempfile.TemporaryDirectory() as made:
+            write_checkpoint(Path(made), {}, {"step": step})
+            metrics = {"step": step, "resumed_at": first, "resumed_s": time.time()}
+            tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(made))
+    mark = Path(config["mark"])
+    if not mark.exists():
+        mark.touch()
+        if config["is_stored"]:
+            while not list(Path(config["far"]).glob("x/.tune_sync/manifests/*/*1.json")):
+                time.sleep(0.05)
+        for place in map(Path, (config["far"], config["staging"])):
+            for path in place.rglob("checkpoint_000001"):
+                shutil.rmtree(path, ignore_errors=True)
+        raise RuntimeError("stumbled")
+
+
+def loses_its_last_one(config: dict[str, Any]) -> None:
+    """One trial ends with a large checkpoint, which another one removes before it is stored."""
+
+    def save(step: int, file_count: int) -> None:
+        files = {"file_count": file_count, "file_bytes": LARGE_BYTES // LARGE_COUNT}
+        with tempfile.TemporaryDirectory() as made:
+            write_checkpoint(Path(made), files, {"step": step})
+            tune.report({"step": step}, checkpoint=tune.Checkpoint.from_directory(made))
+
+    save(0, 0)
+    while len(list(Path(config["far"]).glob("x/.tune_sync/manifests/*/*0.json"))) < TRIALS_COUNT:
+        time.sleep(0.05)
+    if config["is_lost"]:
+        save(1, LARGE_COUNT)
+        return
+    while not (found := list(Path(config["staging"]).rglob("checkpoint_000001"))):
+        time.sleep(0.05)
+    time.sleep(NOTICED_S)
+    for path in found:
+        shutil.rmtree(path, ignore_errors=True)
+    # One that is new sees at once what is not there.
+    subprocess.run(["pkill", "-KILL", "-P", str(os.getppid()), "-f", "^ray::NodeAgent"], check=True)
+    time.sleep(2 * NOTICED_S)

@@ -6,6 +6,7 @@ They share one Ray, as most of the time would go into starting it.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,11 +17,14 @@ import ray
 
 from tests.meta.blocks import blocks_of
 from tests.meta.repo import ROOT, name_of, pages
+from tests.stores.seaweed import s3, seaweed
 
 # The demo needs isolated hosts and minutes.
 SLOW = {"examples/demo.py"}
 # These start a Ray that suits them.
 WITH_OWN_RAY = {"examples/demo.py", "examples/inner_trainer.py"}
+# Has a test of its own, with a server.
+WITH_SERVER = {"examples/bucket.py"}
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +43,7 @@ def pages_with(*, run: bool) -> list[Path]:
 
 def examples() -> list[object]:
     found = sorted(p for p in (ROOT / "examples").glob("*.py") if p.name != "__init__.py")
+    found = [p for p in found if name_of(p) not in WITH_SERVER]
     return [
         pytest.param(p, id=p.name, marks=[pytest.mark.slow] if name_of(p) in SLOW else [])
         for p in found
@@ -76,6 +81,33 @@ def test_blocks_run(page: Path, tmp_path: Path, shared_ray: str) -> None:
 def test_example_runs(path: Path, tmp_path: Path, shared_ray: str) -> None:
     address = "" if name_of(path) in WITH_OWN_RAY else shared_ray
     run(["-m", f"examples.{path.stem}"], tmp_path, address)
+
+
+def test_an_example_runs_a_second_time(tmp_path: Path, shared_ray: str) -> None:
+    for _ in range(2):
+        run(["-m", "examples.quickstart"], tmp_path, shared_ray)
+    assert len(list((tmp_path / "ray_results").glob("quickstart*"))) == 2
+
+
+def test_no_example_fails_where_it_ran_before() -> None:
+    apart = ("overwrite=True", 'on_existing="move_aside"', "mkdtemp(", "give it another path")
+    texts = {p.name: p.read_text() for p in (ROOT / "examples").glob("*.py")}
+    named = [name for name, text in texts.items() if re.search(r"\bname=", text)]
+    assert [name for name in named if not any(word in texts[name] for word in apart)] == []
+
+
+def test_every_example_is_listed() -> None:
+    listed = (ROOT / "examples/README.md").read_text()
+    names = [p.stem for p in (ROOT / "examples").glob("*.py") if p.name != "__init__.py"]
+    assert [name for name in names if f"| `{name}" not in listed] == []
+
+
+def test_the_example_of_a_bucket_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with seaweed(tmp_path / "weed") as server:
+        for name, value in server.env.items():
+            monkeypatch.setenv(name, value)
+        s3(server).create_bucket(Bucket="bucket")
+        run(["-m", "examples.bucket", "s3://bucket/results"], tmp_path, "local")
 
 
 def test_a_block_is_exempt_only_with_a_reason(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ PUBLIC_NAMES = [
     "Checkpoint",
     "CloudSyncer",
     "CommandSyncer",
+    "FastPath",
     "ObjectStoreSyncer",
     "Recovery",
     "RunConfig",
@@ -27,6 +28,8 @@ PUBLIC_NAMES = [
     "restore_kwargs",
     "restore_or_start",
     "run_config_kwargs",
+    "staged_checkpoint",
+    "status",
 ]
 
 

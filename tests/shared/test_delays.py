@@ -113,6 +113,28 @@ def test_the_parts_of_ranks_on_two_nodes_are_put_together(made: Callable[..., No
     assert nodes.read(checkpoint) == {"a": b"1", "d/b": b"22"}
 
 
+def test_a_part_that_is_seen_too_late_is_never_left_out(
+    made: Callable[..., Nodes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delay_s = 1.0
+    nodes = made(delay_s=delay_s)
+    checkpoint = "trial/checkpoint_000000"
+    rank_1 = SharedHome(nodes.roots[2], "me", 1, "node w2")
+    attempts = [sealed(nodes.writer.committer, {"a": b"1"}, checkpoint)]
+    rank_1.committer.begin(checkpoint)  # it sees the directory of the checkpoint
+    time.sleep(2 * delay_s)  # the driver has seen the part of rank 0
+    attempts.append(sealed(rank_1.committer, {"d/b": b"22"}, checkpoint, rank=1))
+    monkeypatch.setattr(disk, "VISIBLE_WITHIN_S", 0.3)
+    with pytest.raises(NotWholeError, match=f"parts of {checkpoint} .*{attempts[1]}/seal.json"):
+        nodes.driver.committer.place(checkpoint, attempts=attempts)
+    assert nodes.driver.store.info(checkpoint) is None
+    time.sleep(2 * delay_s)
+    recovery = SharedHome(nodes.roots[0], "me").committer.recover(waits=True)
+    assert recovery.completed == (checkpoint,)
+    time.sleep(2 * delay_s)
+    assert nodes.read(checkpoint) == {"a": b"1", "d/b": b"22"}
+
+
 @pytest.mark.parametrize("late", ["", "/d/b"])
 def test_bytes_that_are_seen_after_their_seal_are_waited_for(
     made: Callable[..., Nodes], late: str

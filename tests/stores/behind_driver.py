@@ -68,7 +68,12 @@ def tuner_of(spec: dict[str, Any]) -> tune.Tuner:
 
 def main() -> None:
     spec = json.loads(sys.argv[1])
-    own = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 200_000_000}
+    own = {
+        "address": "local",
+        "num_cpus": 2,
+        "include_dashboard": False,
+        "object_store_memory": 200_000_000,
+    }
     ray.init(**({"address": spec["address"]} if spec["address"] else own))
     try:
         (result,) = tuner_of(spec).fit()

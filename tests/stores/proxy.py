@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import random
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,11 +21,13 @@ from urllib.parse import urlsplit
 from tests.stores.processes import serving
 from tests.stores.seaweed import free_ports
 
+REFUSED_REWRITE = "rewritten too soon"
 FAULTS = ("503", "500", "429", "reset", "late reset", "cut")
 ANSWERS = {
     "503": (503, "SlowDown", "Reduce your request rate"),
     "500": (500, "InternalError", "We encountered an internal error"),
     "429": (429, "TooManyRequests", "Reduce your request rate"),
+    REFUSED_REWRITE: (429, "SlowDown", "The object exceeded the rate limit for object mutations"),
     "expired": (400, "ExpiredToken", "The provided token has expired"),
     "denied": (403, "AccessDenied", "Access Denied"),
     "moved": (301, "PermanentRedirect", "The bucket is in another region"),
@@ -46,10 +50,13 @@ class Faults:
         dice: Decides which.
         planned: Faults of the next requests, before any is left to chance; "" for none.
         bytes_per_s: Of the body of a request; 0 for no limit.
+        rewrite_s: Seconds that have to pass before an object is put again, as at Google; 0: none.
+            Not of those that pyarrow puts into S3 in place of directories.
         is_down: Nothing is answered.
         requests: "METHOD path" of each that came.
         passes: While it is not set, no request is answered.
         failed: The fault of each that failed.
+        most_at_once: Command -> how many requests of it were under way at once, at most.
     """
 
     delay_s: float = 0.0
@@ -58,6 +65,7 @@ class Faults:
     dice: random.Random = field(default_factory=lambda: random.Random(7))
     planned: list[str] = field(default_factory=list)
     bytes_per_s: float = 0.0
+    rewrite_s: float = 0.0
     is_down: bool = False
     requests: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -65,22 +73,49 @@ class Faults:
 
     def __post_init__(self) -> None:
         self.passes.set()
+        self._puts: dict[str, float] = {}
+        self._counted = threading.Lock()
+        self._under_way: Counter[str] = Counter()
+        self.most_at_once: Counter[str] = Counter()
 
-    def next(self) -> str:
+    @contextmanager
+    def under_way(self, command: str) -> Iterator[None]:
+        """Count a request as long as the block."""
+        with self._counted:
+            self._under_way[command] += 1
+            self.most_at_once[command] = max(self.most_at_once[command], self._under_way[command])
+        try:
+            yield
+        finally:
+            with self._counted:
+                self._under_way[command] -= 1
+
+    def next(self, command: str, path: str) -> str:
         """The fault of the next request; "" for none."""
-        fault = self._next()
+        fault = self._next(command, path)
         if fault:
             self.failed.append(fault)
         return fault
 
-    def _next(self) -> str:
+    def _next(self, command: str, path: str) -> str:
         if self.is_down:
             return "reset"
+        if self.rewrite_s:
+            is_put = command == "PUT" and "partNumber=" not in path and not path.endswith("/")
+            return self._of_put(path) if is_put else ""
         with suppress(IndexError):
             return self.planned.pop(0)
         if self.dice.random() >= self.share:
             return ""
         return self.dice.choice(self.kinds)
+
+    def _of_put(self, path: str) -> str:
+        now_s = time.monotonic()
+        with self._counted:
+            if now_s - self._puts.get(path, -math.inf) < self.rewrite_s:
+                return REFUSED_REWRITE
+            self._puts[path] = now_s
+        return ""
 
 
 class WrittenFaults(Faults):
@@ -94,13 +129,13 @@ class WrittenFaults(Faults):
         self._file = file
         self._read_ns = 0
 
-    def next(self) -> str:
+    def next(self, command: str, path: str) -> str:
         changed_ns = self._file.stat().st_mtime_ns
         if changed_ns != self._read_ns:
             self._read_ns = changed_ns
             for name, value in json.loads(self._file.read_text()).items():
                 setattr(self, name, value)
-        fault = super().next()
+        fault = super().next(command, path)
         self.requests.clear()
         with open(self._file.with_suffix(".failed"), "a") as out:
             out.write(f"{fault}\n" if fault else "")
@@ -131,6 +166,7 @@ def proxy_argv(endpoint_url: str, file: Path | str, address: str, port: int) -> 
 def write_faults(file: Path, **fields: object) -> None:
     """Change what a proxy in another process does; what is not named is as at its start."""
     usual = {"share": 0.0, "kinds": FAULTS, "delay_s": 0.0, "bytes_per_s": 0.0, "is_down": False}
+    usual |= {"rewrite_s": 0.0}
     fresh = file.with_suffix(".new")
     fresh.write_text(json.dumps({**usual, **fields}))
     fresh.replace(file)
@@ -168,7 +204,7 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         """Pass it on, with the next fault."""
         self.faults.requests.append(f"{self.command} {self.path}")
-        fault = self.faults.next()
+        fault = self.faults.next(self.command, self.path)
         if self.headers.get("Expect") == "100-continue":
             self.send_response_only(100)
             self.end_headers()
@@ -179,9 +215,10 @@ class Handler(BaseHTTPRequestHandler):
         body = self.read_body()
         rate = self.faults.bytes_per_s
         slowness_s = len(body) / rate if rate else 0.0
-        time.sleep(self.faults.delay_s + slowness_s)
-        self.faults.passes.wait()
-        self.pass_on(body, fault)
+        with self.faults.under_way(self.command):
+            time.sleep(self.faults.delay_s + slowness_s)
+            self.faults.passes.wait()
+            self.pass_on(body, fault)
 
     def read_body(self) -> bytes:
         """As it came: chunks keep their framing."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 KEY, SECRET = "testkey", "testsecret"
 READY_TIMEOUT_S = 30.0
@@ -47,6 +48,15 @@ class S3Server:
         return {
             "key": KEY, "secret": SECRET, "endpoint_url": self.endpoint_url, "region": "us-east-1"
         }  # fmt: skip
+
+
+def s3(server: S3Server) -> Any:
+    """A client of the server that is none of ours."""
+    import botocore.session  # not at the top: the lowest environment has no client of S3
+
+    session = botocore.session.get_session()
+    session.set_credentials(server.options["key"], server.options["secret"])
+    return session.create_client("s3", "us-east-1", endpoint_url=server.endpoint_url)
 
 
 def weed_argv(directory: Path, address: str, ports: Sequence[int]) -> list[str]:

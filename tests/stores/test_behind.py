@@ -49,6 +49,7 @@ def cluster(faults: Faults, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def answering(faults: Faults) -> Iterator[None]:
     yield
     faults.passes.set()
+    faults.delay_s = 0.0
 
 
 def behind(name: str, tmp_path: Path, keep: int | None = None, **fields: Any) -> RunConfig:
@@ -67,6 +68,16 @@ def notes_steps(config: dict[str, Any]) -> None:
             checkpoint = tune.Checkpoint.from_directory(made)
             tune.report({"step": step, "digest": digest}, checkpoint=checkpoint)
         Path(config["notes"], str(step)).touch()
+        time.sleep(config.get("pause_s", 0.0))
+
+
+def notes_failure(config: dict[str, Any]) -> None:
+    """As `notes_steps`, and notes that it failed."""
+    try:
+        notes_steps(config)
+    except Exception:
+        Path(config["notes"], "failed").touch()
+        raise
 
 
 class Fit(threading.Thread):
@@ -125,9 +136,14 @@ def test_reports_return_while_the_bucket_hangs_and_all_is_there_at_the_end(
     assert not (tmp_path / "staging").exists() or not list((tmp_path / "staging").rglob("data"))
 
 
-def test_only_what_is_kept_travels(faults: Faults, cluster: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep", [1, 2])
+def test_only_what_is_kept_travels_and_no_report_waits_for_state(
+    keep: int, faults: Faults, cluster: None, tmp_path: Path
+) -> None:
+    """With so few kept Ray saves its state at each report, and no state can be put."""
+    name = f"kept{keep}"
     space = {"steps": 10, "notes": str(tmp_path)}
-    config = behind("kept", tmp_path, keep=2)
+    config = behind(name, tmp_path, keep=keep)
     fit = Fit(tune.Tuner(notes_steps, param_space=space, run_config=config))
     wait_for(tmp_path / "0")
     faults.passes.clear()
@@ -136,11 +152,10 @@ def test_only_what_is_kept_travels(faults: Faults, cluster: None, tmp_path: Path
     faults.passes.set()
     (result,) = fit.end()
     assert result.error is None
-    assert [p.rsplit("/")[-1] for p in published("kept")] == [
-        "checkpoint_000008.json", "checkpoint_000009.json"
-    ]  # fmt: skip
+    kept = [f"checkpoint_{step:06d}" for step in range(10 - keep, 10)]
+    assert [p.rsplit("/")[-1] for p in published(name)] == [f"{k}.json" for k in kept]
     sent = {r.split("/")[-2] for r in faults.requests[sent_before:] if "blob" in r}
-    assert {"checkpoint_000008", "checkpoint_000009"} <= sent
+    assert set(kept) <= sent
     assert len(sent) < 10, "some were deleted before their turn"
 
 
@@ -180,6 +195,24 @@ def test_a_report_whose_bucket_does_not_answer_is_staged_and_training_goes_on(
     (result,) = fit.end()
     assert result.error is None
     assert len(published("continues")) == 4
+
+
+def test_of_reports_that_are_not_stored_one_too_many_fails_and_names_the_cause(
+    faults: Faults, cluster: None, tmp_path: Path
+) -> None:
+    space = {"steps": 9, "notes": str(tmp_path)}
+    config = behind(
+        "counted", tmp_path, wait_for="stored", on_sync_error="continue", sync_timeout=2,
+        max_consecutive_failures=2,
+    )  # fmt: skip
+    fit = Fit(tune.Tuner(notes_failure, param_space=space, run_config=config))
+    wait_for(tmp_path / "0")
+    faults.passes.clear()
+    wait_for(tmp_path / "failed")
+    faults.passes.set()
+    (error,) = fit.end().errors
+    assert "last 2 reports (max_consecutive_failures)" in str(error)
+    assert len(list(tmp_path.glob("[0-9]"))) == len(published("counted"))
 
 
 @pytest.mark.slow  # each request is tried for half a minute

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,24 +13,14 @@ from ray import tune
 
 from tests.hosts.drivers.trainables import train_n, whole_digest
 from tests.stores.proxy import Faults, Handler, proxy
-from tests.stores.seaweed import S3Server, seaweed
+from tests.stores.seaweed import S3Server
 from tests.stores.test_behind import Fit
-from tests.stores.test_weather import s3
 from tune_sync import RunConfig, SyncConfig
 
 URL = "s3://bucket/results"
 STEPS = 10
 CRASHES_COUNT = 2
 TIMEOUT_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with seaweed(tmp_path_factory.mktemp("weed")) as running:
-        s3(running).create_bucket(Bucket="bucket")
-        ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
-        yield running
-        ray.shutdown()
 
 
 def agent_pid() -> int:
@@ -68,14 +57,14 @@ def crash_in_the_middle(is_held: threading.Event, may_go: threading.Event) -> in
 
 @pytest.mark.slow
 def test_a_crash_of_the_client_costs_no_checkpoint_and_no_trial(
-    server: S3Server, tmp_path: Path
+    own_server: S3Server, tmp_path: Path
 ) -> None:
     is_held, may_go = threading.Event(), threading.Event()
     held = {"is_held": is_held, "may_go": may_go}
     crashed = set()
-    with proxy(server.endpoint_url, Faults(), Holding, **held) as url:
+    with proxy(own_server.endpoint_url, Faults(), Holding, **held) as url:
         sync = SyncConfig(
-            upload_dir=URL, storage_options={**server.options, "endpoint_url": url},
+            upload_dir=URL, storage_options={**own_server.options, "endpoint_url": url},
             wait_for="staged", staging_dir=tmp_path / "staging",
         )  # fmt: skip
         config = RunConfig(name="crash", verbose=0, sync_config=sync)

@@ -6,7 +6,6 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
-import ray
 from ray import tune
 
 from tests.hosts.drivers.trainables import whole_digest
 from tests.stores.proxy import proxy_process, write_faults
-from tests.stores.seaweed import S3Server, seaweed
-from tests.stores.test_weather import s3
+from tests.stores.seaweed import S3Server
 from tune_sync import RunConfig, SyncConfig
 
 URL = "s3://bucket/results"
@@ -30,15 +27,6 @@ FILE_COUNTS = (1, 4, 16, 257, 2000)
 LATENCY_S = 0.02
 # Nobody waits for a thread that waits for another: then it would be for ever.
 SOON_S = 200.0
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with seaweed(tmp_path_factory.mktemp("weed")) as running:
-        s3(running).create_bucket(Bucket="bucket")
-        ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
-        yield running
-        ray.shutdown()
 
 
 def fit(name: str, trainable: Any, options: dict[str, Any], **space: Any) -> Any:
@@ -82,9 +70,9 @@ def in_many_threads(config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("engine", ["obstore", "fsspec"])
 def test_32_threads_and_an_event_loop_use_the_filesystem_of_a_run_at_once(
-    server: S3Server, engine: str
+    own_server: S3Server, engine: str
 ) -> None:
-    result = fit(f"threads-{engine}", in_many_threads, {**server.options, "engine": engine})
+    result = fit(f"threads-{engine}", in_many_threads, {**own_server.options, "engine": engine})
     assert result.metrics["right_count"] == THREADS_COUNT * OPS_COUNT
     assert result.metrics["in_loop_count"] == OPS_COUNT
 
@@ -109,11 +97,11 @@ def with_few_threads(config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("threads_count", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_directory_with_more_files_than_threads_is_stored(
-    server: S3Server, threads_count: int
+    own_server: S3Server, threads_count: int
 ) -> None:
     start_s = time.monotonic()
     result = fit(
-        f"few-{threads_count}", with_few_threads, dict(server.options),
+        f"few-{threads_count}", with_few_threads, dict(own_server.options),
         threads_count=threads_count, file_counts=list(FILE_COUNTS),
     )  # fmt: skip
     assert time.monotonic() - start_s < SOON_S
@@ -123,12 +111,12 @@ def test_a_directory_with_more_files_than_threads_is_stored(
             assert whole_digest(local) == metrics["digest"]
 
 
-def test_files_are_put_side_by_side(server: S3Server, tmp_path: Path) -> None:
+def test_files_are_put_side_by_side(own_server: S3Server, tmp_path: Path) -> None:
     count = 257
-    with proxy_process(server.endpoint_url, tmp_path / "faults") as url:
+    with proxy_process(own_server.endpoint_url, tmp_path / "faults") as url:
         write_faults(tmp_path / "faults", delay_s=LATENCY_S)
         result = fit(
-            "side-by-side", with_few_threads, {**server.options, "endpoint_url": url},
+            "side-by-side", with_few_threads, {**own_server.options, "endpoint_url": url},
             threads_count=2, file_counts=[count],
         )  # fmt: skip
     # One after the other, it would be three times as long in waiting alone.

@@ -12,8 +12,7 @@ from ray import tune
 
 from tests.hosts.drivers.trainables import whole_digest
 from tests.local.trainables import stumbles
-from tests.stores.seaweed import S3Server, seaweed
-from tests.stores.test_weather import s3
+from tests.stores.seaweed import S3Server, s3, seaweed
 from tune_sync import RunConfig, SyncConfig, restore_kwargs
 from tune_sync.errors import StoreDeniedError
 

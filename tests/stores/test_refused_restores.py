@@ -12,8 +12,7 @@ import ray
 from ray import tune
 
 from tests.local.trainables import stumbles
-from tests.stores.seaweed import S3Server, seaweed
-from tests.stores.test_weather import s3
+from tests.stores.seaweed import S3Server, s3, seaweed
 from tune_sync import RunConfig, SyncConfig
 from tune_sync.errors import StoreDeniedError
 

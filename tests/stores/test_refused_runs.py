@@ -13,8 +13,7 @@ from ray import tune
 
 from tests.hosts.drivers.trainables import train_n
 from tests.stores.proxy import Faults, proxy
-from tests.stores.seaweed import S3Server, seaweed
-from tests.stores.test_weather import s3
+from tests.stores.seaweed import S3Server, s3, seaweed
 from tune_sync import RunConfig, SyncConfig
 from tune_sync.errors import ConfigError, StoreDeniedError, StoreUnreachableError
 

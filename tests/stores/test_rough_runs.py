@@ -13,9 +13,8 @@ import ray
 from ray import tune
 
 from tests.hosts.drivers.trainables import train_n, whole_digest
-from tests.stores.proxy import proxy_process, write_faults
-from tests.stores.seaweed import S3Server, seaweed
-from tests.stores.test_weather import s3
+from tests.stores.proxy import REFUSED_REWRITE, proxy_process, write_faults
+from tests.stores.seaweed import S3Server, s3, seaweed
 from tune_sync import RunConfig, SyncConfig
 
 URL = "s3://bucket/results"
@@ -147,6 +146,17 @@ def test_only_what_is_kept_stays_of_many_checkpoints(place: Place) -> None:
     search(place, "kept", {"steps": 10, "file_count": 3}, keep=2)
     names = {k.split("/")[1] for k in place.keys("kept") if "/checkpoint_" in k and k[0] != "."}
     assert names == {"checkpoint_000008", "checkpoint_000009"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_state_that_changes_all_the_time_is_not_put_more_often_than_a_store_allows(
+    place: Place, engine: str
+) -> None:
+    # As one checkpoint is kept, each new one has Ray save the state.
+    place.options["engine"] = engine
+    settings = {"steps": 4}
+    search(place, f"rewritten-{engine}", settings, keep=1, rewrite_s=1.0)
+    assert place.failed()[REFUSED_REWRITE] == 0
 
 
 @pytest.mark.slow

@@ -149,7 +149,7 @@ def test_everything_is_stored_with_keys_that_live_for_four_seconds(
 
 
 def make_bucket(server: S3Server) -> None:
-    from tests.stores.test_weather import s3
+    from tests.stores.seaweed import s3
 
     client = s3(server)
     if not client.list_buckets()["Buckets"]:

@@ -15,7 +15,7 @@ from ray import tune
 
 from tests.hosts.drivers.trainables import train_n, whole_digest
 from tests.stores.proxy import Faults, proxy
-from tests.stores.seaweed import S3Server, seaweed
+from tests.stores.seaweed import S3Server, s3, seaweed
 from tests.stores.test_short_lived_keys import (
     LIFE_S,
     ExpiringHandler,
@@ -23,7 +23,6 @@ from tests.stores.test_short_lived_keys import (
     make_bucket,
     renewed,
 )
-from tests.stores.test_weather import s3
 from tune_sync import RunConfig, SyncConfig, restore_kwargs
 
 STEPS = 12

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.stores.proxy import Faults, proxy
-from tests.stores.seaweed import S3Server
+from tests.stores.seaweed import S3Server, s3
 from tune_sync.buckets.bucket import Bucket
 from tune_sync.buckets.opening import open_bucket
 from tune_sync.buckets.retry import Retry
@@ -31,14 +31,6 @@ def prefix() -> str:
 def opened(options: dict[str, Any], prefix: str, engine: str, **more: Any) -> Bucket:
     url = parse_bucket_url(f"s3://bucket/{prefix}")
     return open_bucket(url, {**options, "engine": engine, **more})
-
-
-def s3(server: S3Server) -> Any:
-    import botocore.session  # not at the top: the lowest environment has no client of S3
-
-    session = botocore.session.get_session()
-    session.set_credentials(server.options["key"], server.options["secret"])
-    return session.create_client("s3", "us-east-1", endpoint_url=server.endpoint_url)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -16,6 +16,7 @@ from tests.unit.staged import sealed
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.home import LocalHome
 from tune_sync.layout import checkpoint_name
+from tune_sync.report import Report
 from tune_sync.restoring import ray_records
 from tune_sync.restoring.restored import adopt_published
 from tune_sync.run import Run
@@ -37,10 +38,16 @@ class Here:
     def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
         pass
 
+    def reported(self, spec: Spec, report: Report) -> None:
+        pass
+
     def unstored(self, spec: Spec) -> dict[str, tuple[float, str]]:
         return self.told
 
     def finish_earlier(self, spec: Spec) -> None:
+        pass
+
+    def check_here(self, spec: Spec) -> None:
         pass
 
     def rank(self) -> int:
@@ -59,9 +66,10 @@ class Here:
 class Experiment:
     """A restored run of an experiment directory, and trials as a saved state tells of them."""
 
-    def __init__(self, storage: Path) -> None:
+    def __init__(self, storage: Path, on_existing: str = "error") -> None:
         spec = Spec(f"test {storage}", str(storage), "x", "", None, Options())
         handler = SyncHandler(spec, Here())
+        handler.on_existing = on_existing
         self.run: Run = handler.start()
         self.root = storage / "x"
         self.filesystem = RunFileSystem(handler)

@@ -12,7 +12,10 @@ from tune_sync.manifest import FileEntry, Manifest, Seal
 CHECKPOINT = "trial/checkpoint_000000"
 
 
-def sealed(committer: Committer, files: Mapping[str, bytes], checkpoint: str = CHECKPOINT) -> str:
+def sealed(
+    committer: Committer, files: Mapping[str, bytes], checkpoint: str = CHECKPOINT,
+    ranks_count: int | None = None, rank: int = 0,
+) -> str:  # fmt: skip
     """Stage and seal a checkpoint; returns its attempt."""
     attempt = committer.begin(checkpoint)
     entries = []
@@ -21,7 +24,7 @@ def sealed(committer: Committer, files: Mapping[str, bytes], checkpoint: str = C
         committer.store.make_dir(key.rpartition("/")[0])
         committer.store.write_at(key, 0, data)
         entries.append(FileEntry(path, len(data), digest_of(data)))
-    committer.seal(checkpoint, Seal(attempt, 0, 1.0, tuple(entries)))
+    committer.seal(checkpoint, Seal(attempt, rank, 1.0, tuple(entries), (), ranks_count))
     return attempt
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.unit.staged import CHECKPOINT
+from tune_sync.agents import home_agent
 from tune_sync.agents.home_agent import HomeAgent
 from tune_sync.errors import DamagedError, PathRefusedError
 from tune_sync.homes.home import LocalHome, Piece, digest_of
@@ -79,3 +82,17 @@ def test_a_root_that_is_a_link_is_where_it_leads(root: Path, tmp_path: Path) -> 
         HomeAgent().call(f"{root}/away", "", 1, "info", "x")
     (tmp_path / "short").symlink_to(root)
     assert HomeAgent().call(f"{tmp_path}/short", "", 1, "info", "x") is None
+
+
+def test_runs_that_begin_at_once_keep_one_handle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray ends an actor when the handle goes that its creator got first."""
+
+    def create(name: str, node_id: str) -> object:
+        time.sleep(0.05)
+        return object()
+
+    monkeypatch.setattr(home_agent, "_create", create)
+    monkeypatch.setattr(home_agent, "_KEEP", {})
+    with ThreadPoolExecutor(4) as threads:
+        begun = list(threads.map(lambda _: home_agent.begin_agent("home-1", "node"), range(4)))
+    assert {id(handle) for handle in begun} == {id(home_agent._KEEP["home-1"])}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.staged import placed
 from tests.unit.test_run_left import Silent
 from tune_sync.behind.behind import Behind
 from tune_sync.homes.home import LocalHome
@@ -69,3 +71,22 @@ def test_state_that_cannot_be_written_holds_nobody_up_and_is_written_later(behin
     assert time.monotonic() - start_s < 0.1
     behind.flush(TIMEOUT_S)
     assert wrote == [1]
+
+
+def test_what_someone_removed_from_the_destination_is_lost_once_a_trial_wants_it(
+    behind: Behind, tmp_path: Path
+) -> None:
+    home = LocalHome(tmp_path)
+    for number in (0, 1):
+        behind.accept_placed(placed(home.committer, {"a": b"1"}, f"t/checkpoint_00000{number}"))
+    behind.flush(TIMEOUT_S)
+    shutil.rmtree(tmp_path / "t/checkpoint_000001")
+    for number in (0, 1):
+        behind.hurry(f"t/checkpoint_00000{number}")
+    end_s = time.monotonic() + TIMEOUT_S
+    while not behind.why_lost("t/checkpoint_000001"):
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    assert behind.take_gone() == {"t/checkpoint_000001"}
+    assert behind.newest_published("t") == "t/checkpoint_000000"
+    assert behind.why_lost("t/checkpoint_000000") == ""

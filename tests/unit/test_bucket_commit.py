@@ -16,14 +16,12 @@ from tune_sync.errors import (
     DamagedError,
     ImmutableError,
     LeaseLostError,
-    NotStoredError,
     NotWholeError,
-    PathRefusedError,
     PutConflictError,
 )
+from tune_sync.homes.bucket import records
 from tune_sync.homes.bucket.commit import BucketCommitter
-from tune_sync.homes.bucket.staging import BEGUN, final_key, mark_key
-from tune_sync.layout import manifest_key, staged_key
+from tune_sync.layout import manifest_key, seal_key
 from tune_sync.manifest import FileEntry, Manifest, Seal
 from tune_sync.publisher import Publisher
 from tune_sync.testing.memory_bucket import MemoryBucket
@@ -125,6 +123,43 @@ def test_only_reported_attempts_are_taken(committer: BucketCommitter) -> None:
     assert committer.bucket.info(f"{C0}/y") is None
 
 
+def test_half_of_what_was_reported_is_not_published_and_stays(
+    bucket: CountingBucket, committer: BucketCommitter
+) -> None:
+    attempts = [staged(committer, {"x": b"1"}), staged(committer, {"y": b"2"}, rank=1)]
+    key = seal_key(C0, attempts[1])
+    seal = bucket.get(key)
+    bucket.delete([key])  # a listing does not show it yet
+    placed = committer.place(C0, attempts=attempts)
+    with pytest.raises(NotWholeError, match=f"1 of the 2 parts .*{key}"):
+        committer.record(placed.manifest)
+    assert committer.manifest(C0) is None
+    restored = BucketCommitter(bucket, "next")
+    recovery = restored.recover(waits=True)
+    assert (recovery.completed, recovery.dropped) == ((), ())
+    assert bucket.get(f"{C0}/x") == b"1"
+    bucket.put(key, seal)
+    assert restored.recover(waits=True).completed == (C0,)
+    found = restored.manifest(C0)
+    assert found is not None and [file.path for file in found.files] == ["x", "y"]
+
+
+def test_it_is_published_once_the_rest_is_seen(
+    bucket: CountingBucket, committer: BucketCommitter
+) -> None:
+    attempts = [staged(committer, {"x": b"1"}), staged(committer, {"y": b"2"}, rank=1)]
+    key = seal_key(C0, attempts[0])
+    seal = bucket.get(key)
+    bucket.delete([key])
+    placed = committer.place(C0, attempts=attempts)
+    with pytest.raises(NotWholeError):
+        committer.record(placed.manifest)
+    bucket.put(key, seal)
+    committer.record(placed.manifest)
+    found = committer.manifest(C0)
+    assert found is not None and [file.path for file in found.files] == ["x", "y"]
+
+
 def test_nothing_reported_is_told_at_once(committer: BucketCommitter) -> None:
     with pytest.raises(NotWholeError):
         committer.place(C0, attempts=[])
@@ -223,10 +258,45 @@ def test_strict_refuses_ranks_that_disagree(committer: BucketCommitter) -> None:
         publish(committer, *parts, strict=True)
 
 
-def test_what_strict_refuses_is_known_before_the_end(committer: BucketCommitter) -> None:
-    publisher = Publisher(committer)
+def test_what_strict_refuses_is_refused_before_it_is_placed(
+    bucket: CountingBucket, committer: BucketCommitter
+) -> None:
     parts = [staged(committer, {"x": b"zero"}, 0), staged(committer, {"x": b"ones"}, 1)]
-    publisher.record_later(committer.place(C0, attempts=parts, strict=True).manifest)
+    with pytest.raises(ConfigError, match="ranks 0 and 1 report different bytes for 'x'"):
+        committer.place(C0, attempts=parts, strict=True)
+    committer.sweep()
+    assert bucket.objects == {}
+
+
+def test_strict_ranks_that_agree_cost_one_look_at_each(
+    bucket: CountingBucket, committer: BucketCommitter
+) -> None:
+    parts = [staged(committer, {"x": b"same", str(rank): b""}, rank) for rank in range(3)]
+    before_count = bucket.requests_count
+    placed = committer.place(C0, attempts=parts, strict=True)
+    assert bucket.requests_count == before_count + 3
+    committer.record(placed.manifest)
+    one = committer.place("trial/checkpoint_000001", attempts=["a"], strict=True)
+    assert one.conflicts == ()
+
+
+def test_a_bucket_that_does_not_answer_holds_up_strict_for_a_moment_and_is_asked_again(
+    bucket: CountingBucket, committer: BucketCommitter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [staged(committer, {"x": b"zero"}, 0), staged(committer, {"x": b"ones"}, 1)]
+    answers = threading.Event()
+    get = bucket.get
+
+    def get_late(key: str, *args: Any) -> bytes:
+        assert answers.wait(TIMEOUT_S)
+        return get(key, *args)
+
+    monkeypatch.setattr(bucket, "get", get_late)
+    monkeypatch.setattr(records, "STRICT_S", 0.1)
+    publisher = Publisher(committer)
+    manifest = committer.place(C0, attempts=parts, strict=True).manifest
+    answers.set()
+    publisher.record_later(manifest)
     publisher.wait_for(C0)
     assert [*publisher.refused()] == [C0]
     assert publisher.close(TIMEOUT_S)
@@ -301,32 +371,6 @@ def test_what_cannot_be_read_is_an_error_and_not_absent(
         list(committer.published())
 
 
-def test_the_publisher_works_with_it(committer: BucketCommitter) -> None:
-    publisher = Publisher(committer)
-    attempt = staged(committer, {"x": b"1"})
-    publisher.record_later(committer.place(C0, attempts=[attempt]).manifest)
-    publisher.drain(TIMEOUT_S)
-    assert committer.manifest(C0) is not None
-    publisher.retire_later(C0)
-    publisher.state_written()
-    publisher.flush(TIMEOUT_S)
-    assert committer.manifest(C0) is None and committer.bucket.list("") == []
-    assert publisher.close(TIMEOUT_S)
-
-
-def test_the_publisher_tells_what_could_not_be_published(
-    bucket: CountingBucket, committer: BucketCommitter
-) -> None:
-    publisher = Publisher(committer)
-    attempt = staged(committer, {"x": b"1"})
-    placed = committer.place(C0, attempts=[attempt])
-    bucket.delete([f"{C0}/x"])
-    publisher.record_later(placed.manifest)
-    with pytest.raises(NotStoredError, match="missing"):
-        publisher.drain(TIMEOUT_S)
-    assert publisher.close(TIMEOUT_S)
-
-
 def test_many_threads_publish_each_their_checkpoint(committer: BucketCommitter) -> None:
     errors: list[Exception] = []
 
@@ -348,20 +392,3 @@ def test_many_threads_publish_each_their_checkpoint(committer: BucketCommitter) 
         thread.join(TIMEOUT_S)
     assert not errors
     assert len(list(committer.published())) == 16
-
-
-@pytest.mark.parametrize("checkpoint", [C0, "checkpoint_2026-01-01_10-00-00.000001"])
-def test_bytes_go_to_where_ray_looks_for_them(checkpoint: str) -> None:
-    staged_data = staged_key(checkpoint, "id")
-    assert final_key(f"{staged_data}/a/data/checkpoint_000009/b") == (
-        f"{checkpoint}/a/data/checkpoint_000009/b"
-    )
-    assert final_key(staged_data) == checkpoint
-
-
-@pytest.mark.parametrize(
-    "key", [f"{C0}/x", mark_key(C0, "id", BEGUN), staged_key(C0, "id") + "/../../x", "x"]
-)
-def test_other_keys_are_refused(key: str) -> None:
-    with pytest.raises(PathRefusedError):
-        final_key(key)

@@ -8,15 +8,16 @@ from collections.abc import Callable
 
 import pytest
 
-from tune_sync.buckets.bucket import Capabilities, ObjectInfo
+from tune_sync.buckets import engines
+from tune_sync.buckets.bucket import MAX_OBJECT_BYTES, Capabilities, ObjectInfo
 from tune_sync.buckets.opening import open_bucket
 from tune_sync.buckets.url import parse_bucket_url
-from tune_sync.errors import ConfigError, NotWholeError, TuneSyncError
+from tune_sync.errors import ConfigError, NotWholeError, PathRefusedError, TuneSyncError
 from tune_sync.homes.bucket import streams as bucket_streams
 from tune_sync.homes.bucket.home import OVER_KEPT_COUNT, SEALED_KEPT_COUNT, BucketHome
-from tune_sync.homes.bucket.staging import BEGUN, SEAL, mark_key
+from tune_sync.homes.bucket.staging import BEGUN, SEAL, final_key, mark_key
 from tune_sync.homes.home import Piece, digest_of
-from tune_sync.layout import staged_key
+from tune_sync.layout import MARKER, staged_key
 from tune_sync.manifest import FileEntry, Seal
 from tune_sync.testing.memory_bucket import MemoryBucket
 
@@ -141,10 +142,16 @@ def test_a_file_that_grows_too_large_is_told_when_it_does(
         home.write(key, 100, b"x")
 
 
-def test_what_pyarrow_can_send_is_known() -> None:
+@pytest.mark.parametrize("other", ["obstore", "s3fs", ""])
+def test_what_can_be_sent_with_pyarrow_is_known(
+    monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    monkeypatch.setattr(engines, "_is_installed", lambda library: library == other)
     bucket = open_bucket(parse_bucket_url("s3://bucket/x"), {"engine": "pyarrow", "anon": True})
-    assert bucket.capabilities.stream_bytes == 10_000 * (10 << 20)
-    assert "pip install obstore" in bucket.capabilities.larger
+    can = bucket.capabilities
+    assert can.unknown_bytes == 10_000 * (10 << 20)
+    assert can.stream_bytes == (MAX_OBJECT_BYTES if other else can.unknown_bytes)
+    assert ("pip install obstore" in can.larger) == (not other)
 
 
 def test_a_panic_of_a_library_is_an_error_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,3 +201,31 @@ def test_discarded_attempts_of_long_ago_are_kept_no_more() -> None:
     for _ in range(OVER_KEPT_COUNT + 5):
         home.discard_attempt(C0, uuid.uuid4().hex)
     assert len(home._over) == OVER_KEPT_COUNT
+
+
+@pytest.mark.parametrize("checkpoint", [C0, "checkpoint_2026-01-01_10-00-00.000001"])
+def test_bytes_go_to_where_ray_looks_for_them(checkpoint: str) -> None:
+    staged_data = staged_key(checkpoint, "id")
+    assert final_key(f"{staged_data}/a/data/checkpoint_000009/b") == (
+        f"{checkpoint}/a/data/checkpoint_000009/b"
+    )
+    assert final_key(staged_data) == checkpoint
+
+
+@pytest.mark.parametrize(
+    "key", [f"{C0}/x", mark_key(C0, "id", BEGUN), staged_key(C0, "id") + "/../../x", "x"]
+)
+def test_other_keys_are_refused(key: str) -> None:
+    with pytest.raises(PathRefusedError):
+        final_key(key)
+
+
+def test_rays_marker_is_looked_for_until_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = MemoryBucket()
+    home = BucketHome(bucket)
+    assert home.info(MARKER) is None
+    bucket.put(MARKER, b"")
+    assert home.info(MARKER) is not None
+    monkeypatch.setattr(bucket, "info", lambda key: pytest.fail(f"a look at {key}"))
+    found = home.info(MARKER)
+    assert found is not None and not found.is_dir

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tune_sync.buckets import ahead
-from tune_sync.buckets.ahead import Reads
+from tune_sync.buckets.ahead import ReadsAhead
 from tune_sync.testing.memory_bucket import MemoryBucket
 
 DATA = random.Random(1).randbytes(10_007)
@@ -45,7 +46,7 @@ def bucket() -> CountingBucket:
     return bucket
 
 
-def read_all(reads: Reads, key: str, step: int) -> bytes:
+def read_all(reads: ReadsAhead, key: str, step: int) -> bytes:
     found, at = b"", 0
     while data := reads.read(key, at, min(step, len(DATA) - at)) if at < len(DATA) else b"":
         found += data
@@ -55,12 +56,12 @@ def read_all(reads: Reads, key: str, step: int) -> bytes:
 
 @pytest.mark.parametrize("step", [11, 99, 100, 101, 1000, 5003, 20_000])
 def test_it_reads_every_byte_once(bucket: CountingBucket, step: int) -> None:
-    assert read_all(Reads(bucket), "a", step) == DATA
+    assert read_all(ReadsAhead(bucket), "a", step) == DATA
     assert sorted(bucket.asked) == list(range(0, len(DATA), 100))
 
 
 def test_it_is_ahead_of_the_reader_and_not_by_more_than_agreed(bucket: CountingBucket) -> None:
-    reads = Reads(bucket)
+    reads = ReadsAhead(bucket)
     assert reads.read("a", 0, 100) == DATA[:100]
     assert reads.read("a", 100, 100) == DATA[100:200]
     assert 300 in bucket.asked
@@ -68,7 +69,7 @@ def test_it_is_ahead_of_the_reader_and_not_by_more_than_agreed(bucket: CountingB
 
 
 def test_two_readers_at_once_and_any_position(bucket: CountingBucket) -> None:
-    reads = Reads(bucket)
+    reads = ReadsAhead(bucket)
     for start in (0, 500, 250, 0, 9_000, 9_950):
         assert reads.read("a", start, 500) == DATA[start : start + 500]
         assert reads.read("b", start, 500) == DATA[::-1][start : start + 500]
@@ -76,9 +77,39 @@ def test_two_readers_at_once_and_any_position(bucket: CountingBucket) -> None:
 
 def test_an_object_that_is_not_there_is_told(bucket: CountingBucket) -> None:
     with pytest.raises(FileNotFoundError):
-        Reads(bucket).read("absent", 0, 500)
+        ReadsAhead(bucket).read("absent", 0, 500)
 
 
 def test_small_reads_are_one_request(bucket: CountingBucket) -> None:
-    assert Reads(bucket).read("a", 0, 10) == DATA[:10]
+    assert ReadsAhead(bucket).read("a", 0, 10) == DATA[:10]
     assert bucket.asked == [0]
+
+
+@pytest.mark.parametrize("step", [11, 100, 1000, 20_000])
+def test_an_object_that_was_listed_is_not_looked_at(
+    bucket: CountingBucket, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    reads = ReadsAhead(bucket)
+    reads.sizes = {"a": len(DATA)}
+    monkeypatch.setattr(bucket, "info", lambda key: pytest.fail(f"a look at {key}"))
+    assert read_all(reads, "a", step) == DATA
+    assert sorted(bucket.asked) == list(range(0, len(DATA), 100))
+
+
+def test_after_an_error_nothing_more_is_asked_for(bucket: CountingBucket) -> None:
+    get, is_there = bucket.get, threading.Event()
+
+    def fail(key: str, offset_bytes: int = 0, length_bytes: int | None = None) -> bytes:
+        if not offset_bytes:
+            raise OSError("no answer")
+        is_there.wait(5)
+        return get(key, offset_bytes, length_bytes)
+
+    bucket.get = fail  # type: ignore[method-assign]
+    reads = ReadsAhead(bucket)
+    reads._pool = ThreadPoolExecutor(1)
+    with pytest.raises(OSError, match="no answer"):
+        reads.read("a", 0, 1000)
+    is_there.set()
+    reads._pool.shutdown()
+    assert len(bucket.asked) <= 1

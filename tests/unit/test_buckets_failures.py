@@ -83,6 +83,8 @@ MAPPED = [
     (OSError(errno.ENOSPC, "No space left on device", "/mnt/timeout"), StoreFullError),
     (OSError(errno.EROFS, "Read-only file system", "/mnt/x"), StoreFullError),
     (GenericError(by_obstore("PUT", "507 Full", "InsufficientStorage", "")), StoreFullError),
+    (PermissionDeniedError(by_obstore("PUT", "403 Forbidden", "QuotaExceeded", "")),
+     StoreFullError),
     (GenericError(by_obstore("PUT", "503 Service Unavailable", "SlowDown", "")),
      StoreUnreachableError),
     (GenericError("Generic S3 error: HTTP error: request or response body error"),

@@ -189,3 +189,11 @@ def in_child(check: Callable[[], bool]) -> bool:
     if not pid:
         os._exit(0 if check() else 1)
     return os.waitpid(pid, 0)[1] == 0
+
+
+def test_an_error_of_ours_is_raised_as_it_is_and_is_not_its_own_cause() -> None:
+    ours = ConfigError("no such library")
+    bucket, _ = over(Scripted(ours))
+    with pytest.raises(ConfigError) as raised:
+        bucket.get("x")
+    assert raised.value is ours and ours.__cause__ is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,12 @@ def test_a_secret_in_a_url_is_not_repeated() -> None:
     assert "hidden" not in str(caught.value)
 
 
+def test_the_account_of_azure_is_told_where_it_belongs() -> None:
+    with pytest.raises(ConfigError, match=r"abfs://box/a/b.*account_name.*'?acc") as caught:
+        parse_bucket_url("abfss://box@acc.dfs.core.windows.net/a/b")
+    assert "secrets" not in str(caught.value)
+
+
 def test_paths_of_xrootd_are_written_as_absolute_ones() -> None:
     url = parse_bucket_url("root://host:1094/a b/c")
     assert url.for_restore == "fsspec+root://host:1094//a%20b/c"
@@ -75,6 +82,24 @@ def test_paths_and_drives_are_no_buckets() -> None:
 def test_what_no_library_knows_is_told(url: str, options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make_client(parse_bucket_url(url), options)
+
+
+@pytest.mark.parametrize("engine", ["obstore", "pyarrow"])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"key": 1}, "storage_options key of s3://b/x: strings"),
+        ({"secret": b"x", "region": 2}, "secret, region of"),
+        ({"request_timeout_s": "soon"}, "seconds are needed.*soon"),
+        ({"connect_timeout_s": None}, "seconds are needed"),
+    ],
+)
+def test_options_of_a_wrong_type_are_told_by_name(
+    engine: str, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        url = parse_bucket_url("s3://b/x")
+        make_client(url, {"engine": engine, "key": "a", "secret": "b"} | options).check()
 
 
 def test_a_missing_library_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import tune_sync
 from tests.meta.repo import ROOT
 from tests.meta.test_imports import BLOCK_RAY, modules_after
 from tune_sync import cli
@@ -48,6 +49,13 @@ def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit) as left:
         cli.main(["nosuch"])
     assert left.value.code == 2 and "bench" in capsys.readouterr().err
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"tune-sync {tune_sync.__version__}\n"
 
 
 def test_sizing_is_that_of_the_function(capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,6 +85,52 @@ def test_a_delete_waits_for_versions_that_were_offered_after_it() -> None:
     assert cut.deletable() == ["old"]
 
 
+def test_at_an_end_without_a_last_version_what_the_written_one_may_name_stays() -> None:
+    for is_last in (True, False):
+        cut = Cut()
+        cut.doom("old")
+        cut.offer(STATE, lambda: None, is_state=True)  # made before that
+        held = cut.take()
+        assert held is not None
+        cut.wrote(held)
+        cut.ended(is_last=is_last)
+        assert cut.is_settled
+        assert cut.deletable() == (["old"] if is_last else [])
+
+
+def test_at_an_end_without_a_last_version_what_it_may_name_is_waited_for() -> None:
+    cut = Cut()
+    cut.accepted("old")
+    cut.accepted("other")
+    cut.offer(STATE, lambda: None, is_state=True)
+    assert cut.take() is None
+    cut.doom("old")
+    cut.offer(STATE, lambda: None, is_state=True)  # made before that
+    cut.ended(is_last=False)
+    cut.stored("other")
+    assert cut.take() is None
+    assert cut.droppable() == []
+    cut.stored("old")
+    for _ in range(2):
+        held = cut.take()
+        assert held is not None
+        cut.wrote(held)
+    assert cut.deletable() == []
+
+
+def test_what_a_version_that_comes_after_such_an_end_may_name_travels() -> None:
+    cut = Cut()
+    cut.accepted("old")
+    cut.doom("old")
+    cut.ended(is_last=False)
+    assert cut.droppable() == []
+    assert cut.held_back() == frozenset(), "nothing follows that it could wait for"
+    cut.offer(STATE, lambda: None, is_state=True)  # made before the delete
+    assert cut.take() is None
+    cut.stored("old")
+    assert cut.take() is not None
+
+
 def test_no_version_that_may_name_what_is_lost_is_written() -> None:
     cut = Cut()
     cut.accepted("a")
@@ -113,6 +159,24 @@ def test_what_is_offered_while_a_version_is_written_belongs_to_the_next() -> Non
     assert written == ["state", "search"]
 
 
+def test_what_no_version_names_from_now_on_goes_after_the_next_that_is_taken() -> None:
+    cut = Cut()
+    cut.offer(STATE, lambda: None, is_state=True)
+    under_way = cut.take()
+    assert under_way is not None
+    cut.unnamed("old")  # the one that is being written may still name it
+    cut.wrote(under_way)
+    assert cut.deletable() == []
+    cut.offer(STATE, lambda: None, is_state=True)
+    held = cut.take()
+    assert held is not None
+    assert cut.deletable() == []
+    cut.wrote(held)
+    assert cut.deletable() == ["old"]
+    cut.spare("old")
+    assert cut.deletable() == []
+
+
 NAMES = st.integers(0, 2).map(lambda n: f"checkpoint_{n}")
 
 
@@ -127,10 +191,12 @@ class Driver(RuleBasedStateMachine):
         self.stored: set[str] = set()
         self.lost: set[str] = set()
         self.gone: set[str] = set()  # never stored, or deleted
+        self.required: set[str] = set()
         self.made: list[frozenset[str]] = []
         self.at_destination: frozenset[str] = frozenset()
         self.newest: frozenset[str] = frozenset()
         self.ended = False
+        self.is_cut_off = False  # what was made before may still be offered
 
     @precondition(lambda self: not self.ended)
     @rule(name=NAMES)
@@ -192,11 +258,21 @@ class Driver(RuleBasedStateMachine):
         held = self.cut.take()
         if held is None:
             return
+        assert not self.required & self.cut.unstored
+        self.required.clear()
         if fails:
             self.cut.failed(held)
             return
         do(held)
         self.cut.wrote(held)
+
+    @rule(name=NAMES)
+    def require_more(self, name: str) -> None:
+        held = self.cut.take() if name in self.cut.unstored else None
+        if held is not None:
+            self.cut.require(held, [name])
+            self.required.add(name)
+            assert name in self.cut.pinned()
 
     @rule()
     def drop(self) -> None:
@@ -221,6 +297,12 @@ class Driver(RuleBasedStateMachine):
         self.cut.ended()
         self.ended = True
 
+    @precondition(lambda self: not self.ended)
+    @rule()
+    def end_by_an_exception(self) -> None:
+        self.cut.ended(is_last=False)
+        self.ended = self.is_cut_off = True
+
     @invariant()
     def what_is_pinned_is_not_dropped(self) -> None:
         assert not self.cut.pinned() & set(self.cut.droppable())
@@ -237,6 +319,8 @@ class Driver(RuleBasedStateMachine):
                 self.store(name)
             self.take(fails=False)
         self.apply_deletes()
+        if self.is_cut_off and self.lost and self.cut.is_stuck:
+            return  # what it names is lost, and nothing follows
         assert self.cut.is_settled
         assert self.at_destination == self.newest
 

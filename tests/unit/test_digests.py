@@ -13,9 +13,12 @@ from tests.unit.test_late_errors import Connected, copy
 from tune_sync.errors import DamagedError
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.bucket.home import BucketHome
+from tune_sync.homes.store import Info
+from tune_sync.manifest import FileEntry
 from tune_sync.run_filesystem import RunFileSystem
 from tune_sync.spec import Options, Spec
 from tune_sync.testing.memory_bucket import MemoryBucket
+from tune_sync.transfer.digests import CHECKPOINTS_KEPT, Digests
 
 LARGE_BYTES = 20 << 20
 C0 = "trial/checkpoint_000000"
@@ -40,7 +43,7 @@ def checkpoint(filesystem: RunFileSystem, tmp_path: Path) -> tune.Checkpoint:
     (tmp_path / "source/empty").write_bytes(b"")
     (tmp_path / "source/in/large").write_bytes(b"l" * LARGE_BYTES)
     made = copy(tmp_path / "source", filesystem, 0)
-    attempt = filesystem.handler._uploads.reported_at(C0)
+    attempt = filesystem.handler.uploads.reported_at(C0)
     filesystem.handler._home().publish(C0, False, attempt)
     return made
 
@@ -101,3 +104,11 @@ def test_what_has_no_manifest_is_read_as_it_is(
     assert filesystem.get_file_info(f"{checkpoint.path}/small").type == pafs.FileType.File
     with filesystem.open_input_stream(f"{checkpoint.path}/small") as file:
         assert len(file.read()) == 5
+
+
+def test_who_copies_many_checkpoints_keeps_the_lists_of_the_last_ones() -> None:
+    digests, home = Digests(), BucketHome(MemoryBucket())
+    for number in range(CHECKPOINTS_KEPT + 3):
+        key = f"trial/checkpoint_{number:06d}"
+        digests.listed(home, key, [Info(f"{key}/a", False, 1, 0.0, FileEntry("a", 1, "0"))])
+    assert len(digests._files) == CHECKPOINTS_KEPT

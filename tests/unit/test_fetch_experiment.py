@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,10 +71,11 @@ def cut_off(path: Path) -> None:
         lambda top: (top / NEW / "a").write_bytes(b"BYTES"),
         lambda top: (top / layout.manifest_key(NEW)).unlink(),
         lambda top: cut_off(top / layout.manifest_key(NEW)),
+        lambda top: shutil.copy(top / layout.manifest_key(OLD), top / layout.manifest_key(NEW)),
     ],
 )
 def test_a_checkpoint_that_is_not_whole_is_left_out_and_known_to_be_there_in_part(
-    mirrored: Notebook, tmp_path: Path, damage: Callable[[Path], None]
+    mirrored: Notebook, tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:
     damage(mirrored.top)
     copy = fetch(mirrored, tmp_path)

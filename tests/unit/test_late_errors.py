@@ -13,6 +13,7 @@ from ray import tune
 from tune_sync.errors import StoreFullError
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.home import LocalHome
+from tune_sync.report import Report
 from tune_sync.run_filesystem import RunFileSystem
 from tune_sync.spec import Options, Spec
 
@@ -40,6 +41,9 @@ class Connected:
         return self._home
 
     def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
+        pass
+
+    def reported(self, spec: Spec, report: Report) -> None:
         pass
 
     def rank(self) -> int:

@@ -10,13 +10,37 @@ from hypothesis import strategies as st
 
 from tune_sync import layout
 from tune_sync.errors import PathRefusedError
-from tune_sync.layout import MAX_DEPTH, Kind, Place, check_key, classify, is_checkpoint_name
+from tune_sync.layout import (
+    MAX_DEPTH,
+    Kind,
+    Place,
+    check_inside,
+    check_key,
+    classify,
+    is_checkpoint_name,
+)
 
 C = "trial_a/checkpoint_000000"
 
 
 @pytest.mark.parametrize(
-    "key", ["", "a", "a/b", "a b", "a%20b", "..a", "a..", "...", "~", "a\\b", "ä/漢字", "-", "\n"]
+    "key",
+    [
+        "",
+        "a",
+        "a/b",
+        "a b",
+        "a%20b",
+        "..a",
+        "a..",
+        "...",
+        "~",
+        "a\\b",
+        "ä/漢字",
+        "-",
+        "\n",
+        "\udcff",
+    ],
 )
 def test_keys_that_stay_inside_are_left_alone(key: str) -> None:
     assert check_key(key) == key
@@ -24,7 +48,22 @@ def test_keys_that_stay_inside_are_left_alone(key: str) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["..", "../x", "a/..", "a/../b", ".", "./a", "a/./b", "/", "/a", "//a", "a//b", "a/", "a\0b"],
+    [
+        "..",
+        "../x",
+        "a/..",
+        "a/../b",
+        ".",
+        "./a",
+        "a/./b",
+        "/",
+        "/a",
+        "//a",
+        "a//b",
+        "a/",
+        "a\0b",
+        "\ud800",
+    ],
 )
 def test_keys_that_leave_or_could_mean_two_things_are_refused(key: str) -> None:
     with pytest.raises(PathRefusedError, match="refused"):
@@ -108,3 +147,9 @@ def test_no_classified_key_leaves_the_root(key: str, depth: int) -> None:
         assert is_checkpoint_name(place.checkpoint.rpartition("/")[2])
     else:
         assert place.checkpoint == "" and place.inner == ""
+
+
+def test_a_file_in_place_of_a_checkpoint_is_named() -> None:
+    path = "trial/checkpoint_000000"
+    with pytest.raises(PathRefusedError, match=r"000000: a file was reported.*from_directory"):
+        check_inside(path, classify(path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -74,6 +75,16 @@ def test_a_live_holder_is_named_with_its_age(
     held = read_holder(tmp_path / LEASE_KEY)
     assert held is not None
     assert held.owner == "other"
+
+
+def test_a_holder_whose_clock_is_ahead_is_waited_for_by_as_much_longer(
+    tmp_path: Path, clock: Clock, made: list[Lease]
+) -> None:
+    leave(tmp_path, heartbeat_s=clock.now_s + 3600)
+    with pytest.raises(LeaseHeldError, match=f"wait {LEASE_TTL_S + 3600:.0f} s"):
+        mine(tmp_path, clock, made).acquire()
+    clock.now_s += LEASE_TTL_S + 3600
+    mine(tmp_path, clock, made).acquire()
 
 
 @pytest.mark.parametrize("silent_s", [LEASE_TTL_S - 0.1, LEASE_TTL_S])
@@ -174,7 +185,22 @@ def test_a_heartbeat_that_cannot_be_written_is_tried_again(
     wait_for(lambda: heartbeat_s(tmp_path) == 2000.0)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\x80\x04.", b'{"owner": "x"}', b"null"])
+def test_the_end_of_a_run_is_no_failure_where_its_directory_was_removed(
+    tmp_path: Path, clock: Clock, made: list[Lease]
+) -> None:
+    lease = mine(tmp_path, clock, made)
+    lease.acquire()
+    shutil.rmtree(tmp_path / ".tune_sync")
+    lease.release()
+    lease.leave()
+    lease.hand_back()
+    with pytest.raises(LeaseLostError):
+        lease.check()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"\x80\x04.", b'{"owner": "x"}', b"null", b"[" * 100_000]
+)
 def test_an_unreadable_lease_holds_nobody_off(
     tmp_path: Path, clock: Clock, made: list[Lease], content: bytes
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,13 +13,28 @@ from typing import Any
 
 import pytest
 
+from tests.unit.test_damaged_on_the_way import Flipping
 from tests.unit.test_node_sender import FIRST, SECOND, Shaky, report
 from tune_sync import layout
 from tune_sync.agents.left_behind import Wanted, send_here
 from tune_sync.agents.names import agent_name
-from tune_sync.behind.left_behind import LEFT_AGE_S, Claim, LeftBehind, find, send_left, sweep_old
+from tune_sync.behind.left_behind import (
+    LEFT_AGE_S,
+    MEMORY_AGE_S,
+    Claim,
+    LeftBehind,
+    find,
+    mark_as,
+    move_to_disk,
+    send_left,
+    staging_root,
+    staging_roots,
+    sweep_memory,
+    sweep_old,
+)
+from tune_sync.behind.staged_send import DamagedOnWayError
 from tune_sync.behind.staging_home import StagingHome
-from tune_sync.errors import StoreUnreachableError
+from tune_sync.errors import StoreDeniedError, StoreUnreachableError
 from tune_sync.homes.home import LocalHome
 from tune_sync.layout import checkpoint_name
 from tune_sync.spec import Options, Spec
@@ -88,6 +105,22 @@ def test_what_was_reported_is_sent_and_published_and_nothing_stays(
     assert find(staging) == []
 
 
+def test_what_arrives_damaged_is_sent_again_and_stays_if_that_is_of_no_use(
+    staging: Path, root: Path, tmp_path: Path
+) -> None:
+    leave(root, FIRST)
+    (left,) = find(staging)
+    far = Flipping(tmp_path / "far")
+    far.flips_count = 1000
+    with left.taken(), pytest.raises(DamagedOnWayError, match=f"{FIRST}.*intact on its node"):
+        send_left(left, far, lambda checkpoint: True)
+    assert len(find(staging)) == 1
+    far.flips_count = 1
+    with left.taken():
+        assert send_left(left, far, lambda checkpoint: True) == [FIRST]
+    assert not root.parent.exists()
+
+
 def test_what_is_not_wanted_any_more_is_removed(staging: Path, root: Path, home: Shaky) -> None:
     leave(root, FIRST, SECOND)
     (left,) = find(staging)
@@ -127,12 +160,15 @@ def test_a_destination_that_is_away_costs_nothing(staging: Path, root: Path, hom
     assert sent(left, home, lambda checkpoint: True) == [FIRST, SECOND]
 
 
-def test_what_was_stored_before_is_not_sent_again(staging: Path, root: Path, home: Shaky) -> None:
+@pytest.mark.parametrize("newest", [FIRST, ""])
+def test_what_was_stored_before_is_sent_again_only_if_it_was_lost_there(
+    staging: Path, root: Path, home: Shaky, newest: str
+) -> None:
     leave(root, FIRST)
     (seal,) = root.rglob("seal.json")
     (seal.parent / "stored.json").write_text('{"attempt": "there"}')
     (left,) = find(staging)
-    assert sent(left, home, lambda checkpoint: True) == []
+    assert sent(left, home, Wanted(frozenset(), {"t": newest})) == ([] if newest else [FIRST])
     assert not root.parent.exists()
 
 
@@ -185,6 +221,35 @@ def test_a_mark_that_cannot_be_read_is_left_alone(staging: Path, root: Path, bod
     assert sweep_old(staging, time.time() + 10 * LEFT_AGE_S) == []
 
 
+@pytest.fixture
+def memory(tmp_path: Path) -> Path:
+    return tmp_path / "shm" / OWNER / NODE
+
+
+def test_what_is_left_in_memory_moves_to_the_disk_and_is_sent_from_there(
+    staging: Path, memory: Path, root: Path, home: Shaky
+) -> None:
+    leave(root, FIRST)
+    leave(memory, SECOND)
+    folder, now_s = memory.parents[1], time.time()
+    assert sweep_memory(folder, staging, now_s) == []
+    with find(folder)[0].taken():
+        assert sweep_memory(folder, staging, now_s + 2 * MEMORY_AGE_S) == []
+    assert sweep_memory(folder, staging, now_s + 2 * MEMORY_AGE_S) == [root]
+    assert not list(folder.iterdir())
+    (left,) = find(staging)
+    assert (left.where, left.owner, left.node) == (WHERE, OWNER, NODE)
+    assert sent(left, home, lambda checkpoint: True) == [FIRST, SECOND]
+    assert recovered(home) == {FIRST: FIRST.encode(), SECOND: SECOND.encode()}
+
+
+def test_what_finds_no_room_on_the_disk_stays_in_memory(memory: Path, tmp_path: Path) -> None:
+    leave(memory, FIRST)
+    (tmp_path / "file").write_text("no directory can be made below it")
+    assert not move_to_disk(memory, tmp_path / "file" / OWNER / NODE)
+    assert list(memory.rglob("two"))
+
+
 class Reached:
     """Reaches the destination."""
 
@@ -196,10 +261,11 @@ class Reached:
 
 
 def test_a_node_sends_what_is_of_the_experiment_and_has_no_agent(
-    staging: Path, root: Path, home: Shaky
+    staging: Path, root: Path, home: Shaky, tmp_path: Path
 ) -> None:
-    spec = Spec("key", "bucket/results", "exp", "1" * 32, None,
-                Options(staging_dir=str(staging)), "s3")  # fmt: skip
+    options = Options(staging_dir=str(staging), memory_dir=str(tmp_path))
+    memory = staging_roots(options)[0] / OWNER / NODE
+    spec = Spec("key", "bucket/results", "exp", "1" * 32, None, options, "s3")
     assert spec.where == WHERE
     leave(root, FIRST)
     wanted, plain = Wanted(frozenset(), {"t": ""}), spec.to_plain()
@@ -211,7 +277,8 @@ def test_a_node_sends_what_is_of_the_experiment_and_has_no_agent(
     sent, why = send_here(plain, Reached(home), wanted, [])
     assert (sent, str(root) in why, "does not answer" in why) == ([], True, True)
     home.is_up = True
-    assert send_here(plain, Reached(home), wanted, []) == ([FIRST], "")
+    leave(memory, SECOND)
+    assert send_here(plain, Reached(home), wanted, []) == ([SECOND, FIRST], "")
     assert send_here(plain, Reached(home), wanted, []) == ([], "")
 
 
@@ -222,3 +289,41 @@ def test_a_trial_is_known_by_its_id_or_by_what_is_published_of_it() -> None:
     assert wanted(f"train_ab12c_000001_0/{checkpoint_name(0)}") is None
     assert wanted(f"custom/{checkpoint_name(3)}") is False
     assert wanted(f"custom/{checkpoint_name(4)}") is True
+
+
+def test_a_claim_on_what_was_removed_is_for_this_user_alone(tmp_path: Path) -> None:
+    root = tmp_path / "tune_sync-0" / "run"
+    claim = Claim(root, "exp")
+    shutil.rmtree(root.parent)
+    claim.renew()
+    assert (root / layout.INTERNAL_DIR).is_dir()
+    assert root.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_only_this_user_reads_what_is_staged_below_the_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    root = staging_root("")
+    assert root.parent == tmp_path and root.stat().st_mode & 0o777 == 0o700
+    assert staging_root("") == root
+    assert staging_root("/mnt/disk") == Path("/mnt/disk")
+
+
+def test_a_staging_directory_that_somebody_else_laid_out_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "theirs").mkdir()
+    Path(tmp_path, f"tune_sync-{os.getuid()}").symlink_to(tmp_path / "theirs")
+    with pytest.raises(StoreDeniedError, match="staging_dir"):
+        staging_root("")
+
+
+def test_whose_a_directory_is_can_be_said_before_its_agent_is_there(tmp_path: Path) -> None:
+    root = tmp_path / "staging" / "run" / "node"
+    mark = mark_as(root, "the experiment")
+    assert mark_as(root, "another") == mark
+    (found,) = find(tmp_path / "staging")
+    assert (found.where, found.root) == ("the experiment", root)
+    assert [path.name for path in mark.parent.iterdir()] == [mark.name]

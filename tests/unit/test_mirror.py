@@ -113,9 +113,12 @@ def publish(run: Run, number: int, data: bytes = b"1") -> str:
 
 
 def write_state(run: Run, text: str) -> None:
+    run.versions.made()
+    arrived = run.versions.copying()
     fresh = Path(run.root, ".fresh")
     fresh.write_text(text)
     fresh.replace(Path(run.root, STATE))
+    arrived()
     run.state_written()
 
 

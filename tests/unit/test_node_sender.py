@@ -7,14 +7,19 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tune_sync import layout
 from tune_sync.behind.node_sender import NodeSender
+from tune_sync.behind.settling import Settling
+from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staging_home import StagingHome
-from tune_sync.errors import StoreUnreachableError, SyncTimeoutError
+from tune_sync.errors import NotWholeError, StoreUnreachableError, SyncTimeoutError
+from tune_sync.homes.disk import remove_tree
 from tune_sync.homes.home import Home, LocalHome
+from tune_sync.sending.backlog import NOT_STAGED
 from tune_sync.sending.orders import News, Orders
 from tune_sync.transfer.upload import Upload
 
@@ -42,8 +47,10 @@ def home(tmp_path: Path) -> Shaky:
 def make(tmp_path: Path, home: Shaky) -> Iterator[Callable[..., NodeSender]]:
     made: list[NodeSender] = []
 
-    def sender(limit_bytes: int = 1 << 30) -> NodeSender:
-        made.append(NodeSender(tmp_path / "node", lambda: home, limit_bytes, first_pause_s=0.01))
+    def sender(limit_bytes: int = 1 << 30, **limits: Any) -> NodeSender:
+        made.append(
+            NodeSender(tmp_path / "node", lambda: home, limit_bytes, first_pause_s=0.01, **limits)
+        )
         return made[-1]
 
     yield sender
@@ -72,6 +79,13 @@ def until(sender: NodeSender, holds: Callable[[News], bool]) -> News:
         assert time.monotonic() < end_s, sender.status()
         time.sleep(0.01)
     return sender.status()
+
+
+def until_confirmed(tmp_path: Path, checkpoint: str, upload: Upload) -> None:
+    copies, end_s = StagedCopies(tmp_path / "node"), time.monotonic() + TIMEOUT_S
+    while not ((seal := copies.seal(checkpoint, upload.attempt)) and seal.is_confirmed):
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
 
 
 def stored(home: LocalHome, news: News, upload: Upload, checkpoint: str) -> dict[str, bytes]:
@@ -194,12 +208,45 @@ def test_damaged_bytes_are_not_sent(
     sender = make()
     home.is_up = False
     upload = report(staging(tmp_path, home, sender), FIRST)
+    until_confirmed(tmp_path, FIRST, upload)
     file = tmp_path / "node" / layout.staged_key(FIRST, upload.attempt) / "two"
     file.write_bytes(b"bady")
     home.is_up = True
     news = until(sender, lambda n: bool(n.failed))
     assert "damaged" in news.failed[upload.attempt]
     assert not news.stored
+
+
+def test_what_someone_removes_from_staging_is_given_up_at_once(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    sender = make()
+    home.is_up = False
+    uploads = [report(staging(tmp_path, home, sender), name) for name in (FIRST, SECOND)]
+    until(sender, lambda n: n.left_count == 2)
+    for name, upload in zip((FIRST, SECOND), uploads, strict=True):
+        until_confirmed(tmp_path, name, upload)
+    staged = tmp_path / "node" / layout.STAGING_DIR
+    remove_tree(staged / FIRST)  # which its agent may be confirming just now
+    news = sender.exchange(Orders(expected=[upload.attempt for upload in uploads]))
+    assert news.failed == {uploads[0].attempt: NOT_STAGED}
+    (staged / SECOND / uploads[1].attempt / "data" / "two").unlink()
+    home.is_up = True
+    news = until(sender, lambda n: n.left_count == 0)
+    assert set(news.failed) == {upload.attempt for upload in uploads}
+
+
+def test_who_waits_for_what_is_lost_is_told_at_once(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    now_s = itertools.count()
+    local = staging(
+        tmp_path, home, make(), timeout_s=1000.0, why_lost={FIRST: "its node is gone"}.get,
+        clock=lambda: float(next(now_s)), sleep=lambda s: None,
+    )  # fmt: skip
+    with pytest.raises(NotWholeError, match=f"{FIRST} is lost .its node is gone"):
+        local.info(FIRST)
+    assert next(now_s) < 10
 
 
 def test_bytes_are_those_of_the_moment_of_the_report(
@@ -236,9 +283,78 @@ def test_who_waits_for_the_destination_goes_on_when_it_does_not_answer(
     tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
 ) -> None:
     sender = make()
-    waiting = staging(tmp_path, home, sender, waits=True)
+    waiting = staging(tmp_path, home, sender, settling=Settling(sender, TIMEOUT_S))
     first = report(waiting, FIRST)
     assert first.attempt in sender.status().stored
     home.is_up = False
     second = report(waiting, SECOND)
     assert second.attempt not in sender.status().stored
+
+
+def test_of_reports_that_wait_in_vain_in_a_row_one_too_many_fails_and_says_why(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    sender = make()
+    waiting = staging(tmp_path, home, sender, settling=Settling(sender, TIMEOUT_S, 3))
+    names = [f"trial/checkpoint_{number:06}" for number in range(6)]
+    home.is_up = False
+    staged = [report(waiting, name) for name in names[:2]]
+    home.is_up = True
+    until(sender, lambda n: n.stored_count == 2 and not n.error)
+    staged.append(report(waiting, names[2]))  # is stored, so that the count starts anew
+    home.is_up = False
+    staged += [report(waiting, name) for name in names[3:5]]
+    failing = Upload(waiting, names[5], 0)
+    with failing.open("one") as stream:
+        stream.write(b"body")
+    failing.copied(1)
+    with pytest.raises(StoreUnreachableError, match=r"last 3 reports.*it does not answer"):
+        failing.seal()
+    home.is_up = True
+    news = until(sender, lambda n: not n.left_count)
+    assert {*news.stored} == {upload.attempt for upload in staged}
+
+
+def test_what_nobody_wants_yet_stays_until_it_is_wanted_or_dropped(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    sender = make(only_wanted=True)
+    first, second = (report(staging(tmp_path, home, sender), name) for name in (FIRST, SECOND))
+    until(sender, lambda n: n.left_count == 2)
+    sender.exchange(Orders(wanted=[second.attempt]))
+    until(sender, lambda n: second.attempt in n.stored)
+    assert first.attempt not in sender.status().stored
+    sender.exchange(Orders(dropped=[first.attempt]))
+    assert not (tmp_path / "node" / layout.attempt_key(FIRST, first.attempt)).exists()
+    sent = home.root / layout.STAGING_DIR
+    assert [entry.name for entry in sent.glob("*/*")] == [SECOND.rpartition("/")[-1]]
+
+
+def test_a_node_sends_no_more_than_it_may(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    body, count = bytes(100_000), 5
+    sender = make(max_bytes_per_s=8 * len(body))
+    began_s = time.monotonic()
+    for number in range(count):
+        report(staging(tmp_path, home, sender), f"t/checkpoint_{number:06d}", body)
+    until(sender, lambda n: len(n.stored) == count)
+    took_s = time.monotonic() - began_s
+    assert took_s > (count - 1) * 2 / 8, "two files each; the last piece does not count"
+
+
+def test_what_is_published_is_removed_and_only_the_newest_of_a_trial_stays(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    sender, body = make(), bytes(1 << 20)
+    local, done = staging(tmp_path, home, sender), []
+    for number in range(6):
+        checkpoint = f"t/{layout.checkpoint_name(number)}"
+        upload = report(local, checkpoint, body)
+        attempt = upload.attempt
+        news = until(sender, lambda n, attempt=attempt: attempt in n.stored)  # type: ignore[misc]
+        stored(home, news, upload, checkpoint)
+        done.append(attempt)
+        sender.exchange(Orders(published=done))
+        left_bytes = sum(f.stat().st_size for f in (tmp_path / "node").rglob("*") if f.is_file())
+        assert 2 * len(body) <= left_bytes < 2.1 * len(body)

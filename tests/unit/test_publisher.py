@@ -133,6 +133,24 @@ def test_one_state_write_is_enough_at_the_end(committer: Committer, publish: Mak
     assert committer.store.info(CHECKPOINT) is None
 
 
+def test_states_that_were_made_before_a_delete_do_not_count_for_it(
+    committer: Committer, publish: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher = publish(committer)
+    committer.record(placed(committer, {"a": b"1"}))
+    made_since = list[bool]()
+    publisher.retire_later(CHECKPOINT, lambda: bool(made_since))
+    for _ in range(3):
+        publisher.state_written()
+    publisher.flush(TIMEOUT_S)
+    assert committer.manifest(CHECKPOINT) is not None
+    assert "s3://bucket/exp: 1 checkpoints that were deleted stay" in caplog.text
+    made_since.append(True)
+    publisher.state_written()
+    publisher.settle(TIMEOUT_S)
+    assert committer.store.info(CHECKPOINT) is None
+
+
 def test_a_name_that_is_used_again_is_not_deleted(committer: Committer, publish: Make) -> None:
     publisher = publish(committer)
     committer.record(placed(committer, {"a": b"1"}))
@@ -236,3 +254,51 @@ def test_close_does_what_is_queued_and_may_be_called_twice(
     publisher.close(TIMEOUT_S)
     publisher.close(TIMEOUT_S)
     assert committer.manifest(CHECKPOINT) is not None
+
+
+def test_a_delete_that_fails_is_tried_again_with_the_next_and_at_the_end(
+    tmp_path: Path, publish: Make
+) -> None:
+    store = LocalStore(tmp_path)
+    committer, fails = Committer(store), [True, True]
+    retire = committer.retire
+
+    def fail_first(checkpoint: str) -> None:
+        if fails and fails.pop():
+            raise OSError(errno.EIO, "Input/output error")
+        retire(checkpoint)
+
+    committer.retire = fail_first  # type: ignore[method-assign]
+    publisher = publish(committer)
+    committer.record(placed(committer, {"a": b"1"}))
+    publisher.retire_now(CHECKPOINT)
+    publisher.settle(TIMEOUT_S)
+    publisher.state_written()
+    publisher.settle(TIMEOUT_S)
+    assert committer.manifest(CHECKPOINT) is not None and not fails
+    publisher.flush(TIMEOUT_S)
+    assert committer.store.info(CHECKPOINT) is None
+
+
+def test_a_delete_that_fails_while_its_name_is_taken_again_does_not_hit_the_new_one(
+    tmp_path: Path, publish: Make
+) -> None:
+    committer = Committer(LocalStore(tmp_path))
+    entered, goes_on = threading.Event(), threading.Event()
+
+    def fail_late(checkpoint: str) -> None:
+        entered.set()
+        assert goes_on.wait(TIMEOUT_S)
+        raise OSError(errno.EIO, "Input/output error")
+
+    publisher, retire = publish(committer), committer.retire
+    committer.record(placed(committer, {"a": b"1"}))
+    committer.retire = fail_late  # type: ignore[method-assign]
+    publisher.retire_now(CHECKPOINT)
+    assert entered.wait(TIMEOUT_S)
+    threading.Timer(0.1, goes_on.set).start()
+    publisher.keep(CHECKPOINT)
+    committer.retire = retire  # type: ignore[method-assign]
+    publisher.record_later(placed(committer, {"a": b"2"}))
+    publisher.flush(TIMEOUT_S)
+    assert committer.store.read(f"{CHECKPOINT}/a") == b"2"

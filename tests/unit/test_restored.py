@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
@@ -79,16 +80,40 @@ def test_where_all_is_known_nothing_changes(experiment: Experiment, warnings: li
     assert warnings == []
 
 
-def test_metrics_that_no_manifest_keeps_are_those_of_the_last_result(
-    experiment: Experiment,
+def forget_metrics(experiment: Experiment, number: int, known: dict[str, Any] | None) -> None:
+    """What the manifest of a checkpoint says, if its driver had no time to tell more."""
+    manifest = experiment.run.home.committer.manifest(f"{MINE}/{checkpoint_name(number)}")
+    file = experiment.root / manifest_key(manifest.checkpoint)
+    file.write_bytes(to_json(replace(manifest, metrics=known)))
+
+
+def test_of_metrics_that_nobody_knows_only_counts_are_made_up_as_far_as_they_are_sure(
+    experiment: Experiment, warnings: list[str]
 ) -> None:
     trial = experiment.trial(saved=[0])
-    experiment.publish(MINE, 0, 1)
-    manifest = experiment.run.home.committer.manifest(f"{MINE}/{checkpoint_name(1)}")
-    file = experiment.root / manifest_key(manifest.checkpoint)
-    file.write_bytes(to_json(replace(manifest, metrics=None)))
+    trial.run_metadata.last_result = {
+        "from": "last result", "score": 0.5, "training_iteration": 7, "time_total_s": 3.5,
+        "checkpoint_dir_name": checkpoint_name(0),
+    }  # fmt: skip
+    experiment.publish(MINE, 0, 1, 2)
+    forget_metrics(experiment, 1, None)
+    forget_metrics(experiment, 2, {"score": 0.9, "time_total_s": 0.1})
     experiment.adopt(trial)
-    assert kept(trial) == {0: "state", 1: "last result"}
+    found = ray_records.kept(trial)
+    counts = {"time_total_s": 3.5, "config": trial.config}
+    assert found[1].metrics == {"training_iteration": 8, **counts}
+    assert found[2].metrics == {"training_iteration": 9, "score": 0.9, **counts}
+    assert [f"{MINE}/{checkpoint_name(1)}: nobody knows" in line for line in warnings] == [True]
+
+
+def test_what_was_reported_before_the_last_result_has_a_lower_count(experiment: Experiment) -> None:
+    trial = experiment.trial(saved=[2])
+    trial.run_metadata.last_result = {"training_iteration": 12, "time_total_s": 3.5}
+    experiment.publish(MINE, 0)
+    forget_metrics(experiment, 0, None)
+    experiment.adopt(trial)
+    assert goes_on_from(trial) == 0
+    assert ray_records.current(trial).metrics == {"training_iteration": 10, "config": trial.config}
 
 
 def test_a_finished_trial_stays_as_it_is(experiment: Experiment) -> None:
@@ -144,6 +169,23 @@ def test_one_whose_manifest_is_unreadable_is_told_of_once(
     experiment.adopt(trial)
     assert goes_on_from(trial) == 1, "the state names it, and it is there"
     assert [checkpoint_name(1) in line for line in warnings] == [True]
+
+
+def test_in_a_bucket_one_whose_manifest_is_unreadable_is_passed_over_and_stays(
+    experiment: Experiment, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment.run.home, "in_place", True)
+    trial = experiment.trial(saved=[0, 1, 2], num_to_keep=3)
+    experiment.publish(MINE, 0, 1, 2)
+    for number in (0, 2):
+        (experiment.root / manifest_key(f"{MINE}/{checkpoint_name(number)}")).write_bytes(b"{")
+    experiment.adopt(trial)
+    assert goes_on_from(trial) == 1, "nothing but its manifest lets one be read"
+    assert any("is gone; going on from" in line for line in warnings)
+    experiment.adopt(trial)
+    experiment.run.close()
+    assert (experiment.root / MINE / checkpoint_name(0)).is_dir()
+    assert (experiment.root / MINE / checkpoint_name(2)).is_dir()
 
 
 def test_a_clone_whose_source_is_nowhere_goes_on_from_its_own(experiment: Experiment) -> None:

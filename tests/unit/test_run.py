@@ -16,17 +16,20 @@ from tune_sync.errors import (
     ConfigError,
     DamagedError,
     ExperimentExistsError,
+    FixCallError,
     ImmutableError,
     LeaseHeldError,
     LeaseLostError,
     NotStoredError,
+    StoreFullError,
 )
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.lease import Holder, read_holder
 from tune_sync.homes.sites import holds_experiment
 from tune_sync.homes.store import LocalStore
 from tune_sync.layout import FORMAT_KEY, INCOMING_DIR, LEASE_KEY, STAGING_DIR
-from tune_sync.run import Run, cleanup
+from tune_sync.run import Run
+from tune_sync.tidying import cleanup
 
 TIMEOUT_S = 10.0
 STATE = "experiment_state-2026.json"
@@ -240,6 +243,8 @@ def test_a_refused_publish_does_not_take_back_a_delete(root: Path, runs: list[Ru
     again = sealed(run.home.committer, {"a": b"2"})
     with pytest.raises(ImmutableError, match="not stored"):
         run.publish(CHECKPOINT, False, [again])
+    run.versions.made()
+    run.versions.copying()()  # it has arrived
     run.publisher.state_written()
     run.publisher.state_written()
     run.flush(TIMEOUT_S)
@@ -282,6 +287,21 @@ def test_a_checkpoint_that_was_refused_is_named_at_the_end(root: Path, runs: lis
     run.refused["trial/checkpoint_000003"] = OSError("no room")
     with pytest.raises(NotStoredError, match=r"trial/checkpoint_000003: no room"):
         run.flush(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("reason", [StoreFullError("no room"), FixCallError("ranks disagree")])
+def test_what_there_was_no_room_to_place_is_placed_by_the_next_run(
+    root: Path, runs: list[Run], reason: Exception
+) -> None:
+    finish_one(root)
+    run = start(root, runs, "resume")
+    sealed(run.home.committer, {"a": b"3"}, "trial/checkpoint_000002", ranks_count=1)
+    run.refused["trial/checkpoint_000002"] = reason
+    run.close()
+    assert (root / STAGING_DIR).exists() == isinstance(reason, StoreFullError)
+    found = start(root, runs, "resume").home.committer.manifest("trial/checkpoint_000002")
+    assert (found is not None) == isinstance(reason, StoreFullError)
+    assert not (root / STAGING_DIR).exists()
 
 
 def test_closing_leaves_the_staging_of_a_successor_alone(root: Path, runs: list[Run]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Iterator
@@ -11,9 +12,11 @@ import pytest
 
 from tests.unit.restored_run import MINE, Experiment
 from tests.unit.staged import sealed
-from tune_sync.errors import LeaseLostError, NotStoredError
+from tune_sync.errors import FixCallError, LeaseLostError, NotStoredError
+from tune_sync.homes.lease import read_holder
 from tune_sync.layout import LEASE_KEY, checkpoint_name
 from tune_sync.ray_adapter import SyncCallback
+from tune_sync.testing.fault_store import Fault, FaultStore, os_error
 
 
 @pytest.fixture
@@ -37,6 +40,27 @@ def test_what_was_refused_is_named(experiment: Experiment) -> None:
     experiment.run.refused["x/trial/checkpoint_000001"] = ValueError("for a reason")
     with pytest.raises(NotStoredError, match=r"checkpoint_000001: for a reason; what is stored"):
         end(experiment)
+    assert experiment.run.closed
+
+
+def test_an_error_of_the_tidying_does_not_hide_what_is_not_stored(
+    experiment: Experiment, caplog: pytest.LogCaptureFixture
+) -> None:
+    committer = experiment.run.home.committer
+    broken = Fault(1, os_error(errno.EIO), lasting=True, verbs=frozenset({"remove_tree"}))
+    committer.store = FaultStore(committer.store, broken)
+    experiment.run.refused["x/trial/checkpoint_000001"] = FixCallError("for a reason")
+    with pytest.raises(NotStoredError, match="checkpoint_000001: for a reason"):
+        end(experiment)
+    assert "staging is not tidied" in caplog.text
+    assert read_holder(experiment.root / LEASE_KEY) is None
+
+
+def test_an_error_of_the_tidying_fails_no_run_that_is_stored(experiment: Experiment) -> None:
+    committer = experiment.run.home.committer
+    broken = Fault(1, os_error(errno.EIO), lasting=True, verbs=frozenset({"remove_tree"}))
+    committer.store = FaultStore(committer.store, broken)
+    end(experiment)
     assert experiment.run.closed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from tune_sync.errors import LeaseLostError, NotStoredError
 from tune_sync.homes.home import LocalHome
 from tune_sync.homes.lease import Holder, live_holder, read_holder
 from tune_sync.layout import LEASE_KEY, STAGING_DIR
-from tune_sync.run import Run, cleanup
+from tune_sync.run import Run
 from tune_sync.sending.orders import News, Orders
+from tune_sync.tidying import cleanup
 
 FIRST, SECOND, THIRD = (f"trial/checkpoint_00000{n}" for n in range(3))
 STATE = "experiment_state-2026.json"
@@ -23,11 +25,31 @@ SHORT_S, TIMEOUT_S = 0.3, 10.0
 class Silent:
     """Nodes that are there, and do not answer."""
 
-    def exchange(self, node: str, orders: Orders) -> News:
-        raise TimeoutError(node)
+    def exchange(
+        self, nodes: Collection[str], orders: Callable[[str], Orders]
+    ) -> dict[str, News | Exception]:
+        return {node: TimeoutError(node) for node in nodes}
+
+    def close(self, nodes: Collection[str]) -> None:
+        pass
 
     def is_alive(self, node: str) -> bool:
         return True
+
+    def tell_lost(self, lost: Mapping[str, str]) -> None:
+        pass
+
+
+class Sent(Silent):
+    """A node that says of one attempt that it is at the destination."""
+
+    def __init__(self, attempt: str, there: str) -> None:
+        self.news = News(stored={attempt: there})
+
+    def exchange(
+        self, nodes: Collection[str], orders: Callable[[str], Orders]
+    ) -> dict[str, News | Exception]:
+        return dict.fromkeys(nodes, self.news)
 
 
 @pytest.fixture
@@ -113,6 +135,22 @@ def test_at_the_end_of_a_run_only_what_was_placed_counts(root: Path, runs: list[
     report(agent_of(run), FIRST)
     run.close()
     assert list(LocalHome(root).committer.published()) == []
+
+
+def test_parts_that_are_seen_too_late_to_be_published_stay_for_the_next_run(
+    root: Path, runs: list[Run]
+) -> None:
+    run = start(root, runs)
+    run.begun = True
+    home, attempt = agent_of(run), "1" * 32
+    run.write_behind(Sent(attempt, "2" * 32))
+    run.publish(FIRST, False, [f"{attempt}@node1"])
+    with pytest.raises(NotStoredError, match=FIRST):
+        run.flush(TIMEOUT_S)
+    report(home, FIRST)  # another node wrote it, and it shows only now
+    run.close()
+    (found,) = start(root, runs, "resume").home.committer.published()
+    assert found.checkpoint == FIRST
 
 
 def test_tidying_and_a_restore_that_fails_leave_the_dead_run_to_its_agents(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tune_sync.sending.orders import Orders
-from tune_sync.sending.queue import Item, Phase, SendQueue
+from tune_sync.sending.queue import Item, SendQueue
 
 
 def item(number: int, trial: str = "t", size_bytes: int = 1) -> Item:
@@ -88,6 +88,50 @@ def test_what_cannot_be_sent_now_is_sent_later_and_what_never_can_is_told() -> N
     assert made.failed() == {"t1": "damaged"}
 
 
+def test_where_the_driver_plans_nothing_else_is_sent_as_long_as_it_is_there() -> None:
+    made = SendQueue(100, only_wanted=True)
+    for number in (1, 2, 3):
+        made.add(item(number))
+    assert made.next() is None
+    made.tell(Orders(wanted=["t3"], dropped=["t1"]))
+    assert send(made) == "t3"
+    assert made.next() is None
+    assert not made.is_idle
+    made.is_alone = True
+    assert send(made) == "t2"
+    assert made.next() is None
+    assert made.is_idle
+
+
+def test_of_what_two_nodes_have_the_one_sends_it_of_which_it_is_expected() -> None:
+    made = SendQueue(100, only_expected=True)
+    for number in (1, 2, 3):
+        made.add(item(number))
+    assert made.next() is None
+    assert (made.left(), len(made.others())) == ([], 3)
+    made.tell(Orders(expected=["t2"]))
+    assert send(made) == "t2"
+    assert made.next() is None
+    assert made.wait_for("t3") is False
+    assert send(made) == "t3"
+    assert made.wait_for("t3") is True
+    assert [i.attempt for i in made.others()] == ["t1"]
+    made.is_alone = True
+    assert send(made) == "t1"
+
+
+def test_what_another_node_has_sent_is_not_sent_once_more_without_a_driver() -> None:
+    made = SendQueue(100, only_expected=True)
+    for number in (1, 2):
+        made.add(item(number))
+    assert [i.attempt for i in made.tell(Orders(published=["t2"]))] == ["t2"]
+    assert made.tell(Orders(published=["t2"])) == []
+    made.is_alone = True
+    assert [i.attempt for i in made.left()] == ["t1"]
+    assert send(made) == "t1"
+    assert (made.next(), made.is_idle) == (None, True)
+
+
 ATTEMPTS = st.integers(0, 7)
 
 
@@ -96,11 +140,28 @@ class Node(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.only_wanted = self.only_expected = False
+        self.awaited: set[str] = set()
         self.queue = SendQueue(4)
         self.orders = Orders()
         self.sending: set[str] = set()
         self.stored: set[str] = set()
         self.here: set[str] = set()
+
+    @initialize(only_wanted=st.booleans(), only_expected=st.booleans())
+    def begin(self, only_wanted: bool, only_expected: bool) -> None:
+        self.only_wanted, self.only_expected = only_wanted, only_expected
+        self.queue = SendQueue(4, only_wanted, only_expected)
+
+    @rule(number=ATTEMPTS, trial=st.sampled_from("tu"))
+    def wait_for(self, number: int, trial: str) -> None:
+        attempt = item(number, trial).attempt
+        assert self.queue.wait_for(attempt) == (attempt in self.stored & self.here)
+        self.awaited |= {attempt} & self.here
+
+    @rule(is_alone=st.booleans())
+    def driver_dies(self, is_alone: bool) -> None:
+        self.queue.is_alone = is_alone
 
     @rule(number=ATTEMPTS, trial=st.sampled_from("tu"))
     def add(self, number: int, trial: str) -> None:
@@ -114,19 +175,25 @@ class Node(RuleBasedStateMachine):
         some = st.sets(st.sampled_from(sorted(self.here) or ["none"]))
         published = data.draw(some) & self.stored
         self.orders = Orders(
-            wanted=sorted(data.draw(some)), published=published, dropped=data.draw(some) - published
-        )
+            expected=sorted(data.draw(some)), wanted=sorted(data.draw(some)), published=published,
+            dropped=data.draw(some) - published,
+        )  # fmt: skip
         self.queue.tell(self.orders)
 
     @rule()
     def next(self) -> None:
         found = self.queue.next()
+        is_planned = self.only_wanted and not self.queue.is_alone
+        may_go = set(self.orders.wanted) if is_planned else self.here
+        if self.only_expected and not is_planned and not self.queue.is_alone:
+            may_go = may_go & (set(self.orders.expected) | self.awaited)
         if found is None:
-            assert self.here <= self.sending | self.stored | set(self.orders.dropped)
+            assert self.here & may_go <= self.sending | self.stored | set(self.orders.dropped)
             return
+        assert found.attempt in may_go
         assert found.attempt not in self.sending | self.stored | set(self.orders.dropped)
         self.sending.add(found.attempt)
-        waiting = set(self.orders.wanted) & self.here - self.sending - self.stored
+        waiting = set(self.orders.wanted) & self.here & may_go - self.sending - self.stored
         if waiting - set(self.orders.dropped):
             assert found.attempt in self.orders.wanted
 
@@ -146,14 +213,15 @@ class Node(RuleBasedStateMachine):
             allowed = {*self.orders.dropped, *self.orders.published}
             assert found.attempt in allowed - self.sending
             self.here.discard(found.attempt)
+            self.awaited.discard(found.attempt)
             self.queue.removed(found.attempt)
 
     @invariant()
-    def phases_agree(self) -> None:
-        for attempt in self.here:
-            phase = self.queue.phase(attempt)
-            assert (phase is Phase.STORED) == (attempt in self.stored)
-            assert (phase is Phase.SENDING) == (attempt in self.sending)
+    def all_agree(self) -> None:
+        items = self.queue.items()
+        assert {item.attempt for item in items} == self.here
+        assert {item.attempt for item in items if item.stored_as} == self.stored & self.here
+        assert {*self.queue.sending()} == self.sending
 
 
 TestNode = Node.TestCase

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from tune_sync.behind.held_file import HeldFile
+from tune_sync.errors import StoreError, StoreFullError, StoreUnreachableError
 from tune_sync.homes.bucket.home import BucketHome
-from tune_sync.layout import Kind
+from tune_sync.homes.home import LocalHome
+from tune_sync.homes.state_records import Corrections
+from tune_sync.layout import INCOMING_DIR, Kind
 from tune_sync.publisher import Publisher
-from tune_sync.sent_files import SentFiles
+from tune_sync.sent_files import SentFiles, StateStream
 from tune_sync.testing.memory_bucket import MemoryBucket
 from tune_sync.transfer.streams import FileStream
+from tune_sync.versions import Versions
 
 KEY = "experiment_state-2026.json"
 TIMEOUT_S = 10.0
@@ -41,7 +51,9 @@ def test_state_that_changes_all_the_time_is_put_once_a_second_and_its_last_versi
     bucket, files = CountingBucket(), SentFiles()
     home = BucketHome(bucket)
     told = Told(home.committer)
-    run: Any = SimpleNamespace(home=home, publisher=told, state_written=told.state_written)
+    run: Any = SimpleNamespace(
+        home=home, publisher=told, state_written=told.state_written, corrections=Corrections()
+    )
     start_s = time.monotonic()
     for number in range(60):
         stream = FileStream(home, KEY, lambda s: files.commit(s, KEY, Kind.STATE, run, TIMEOUT_S))
@@ -56,6 +68,38 @@ def test_state_that_changes_all_the_time_is_put_once_a_second_and_its_last_versi
     assert run.publisher.states_count == len(bucket.put_s)
     assert not home._incoming and not files.unstored
     run.publisher.close(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_version_that_ray_changed_while_it_was_copied_does_not_replace_a_whole_one(
+    is_held: bool,
+) -> None:
+    """Ray writes the file anew while a thread of its copies the version before."""
+    bucket, files = MemoryBucket(), SentFiles()
+    home = BucketHome(bucket)
+    home.rewrite_s = 0.0
+    offered: list[Callable[[], None]] = []
+    behind = SimpleNamespace(offer=lambda key, write, **_: offered.append(write), edit=bytes)
+    told = Told(home.committer)
+    run: Any = SimpleNamespace(
+        home=home, publisher=told, state_written=told.state_written, behind=behind,
+        corrections=Corrections(), versions=Versions(),
+    )  # fmt: skip
+    for body in (b'{"a": 1}', b"", b'{"a"', b'{"a": 2}', b'{"a": 3'):
+        if is_held:
+            stream: Any = files.held(KEY, Kind.STATE, run)
+        else:
+            stream = StateStream(
+                home, KEY, lambda s: files.commit(s, KEY, Kind.STATE, run, TIMEOUT_S)
+            )
+        stream.write(body)
+        stream.close()
+    for write in offered:
+        write()
+    assert bucket.objects[KEY] == b'{"a": 2}'
+    assert not home._incoming and not files.unstored
+    assert told.states_count == (0 if is_held else 2)
+    told.close(TIMEOUT_S)
 
 
 def test_what_is_known_of_files_may_change_in_several_threads() -> None:
@@ -83,3 +127,28 @@ def test_what_is_known_of_files_may_change_in_several_threads() -> None:
         learning.join()
         sys.setswitchinterval(before_s)
     assert len(files._digests) in (1999, 2000)
+
+
+class Away(MemoryBucket):
+    """A bucket that does not say who has the lease."""
+
+    def get(self, key: str, offset_bytes: int = 0, length_bytes: int | None = None) -> bytes:
+        raise StoreUnreachableError("away")
+
+
+class Full(LocalHome):
+    """A disk that has no room for another name."""
+
+    def commit_file(self, incoming: str, key: str, durable: bool) -> None:
+        raise StoreFullError(errno.ENOSPC, "full")
+
+
+def test_nothing_stays_of_tries_to_write_state_that_failed(tmp_path: Path) -> None:
+    bucket, disk = BucketHome(Away(), "me"), Full(tmp_path)
+    file = HeldFile(lambda file: None)
+    file.write(b"state")
+    for home in (bucket, disk, bucket, disk):
+        with pytest.raises(StoreError):
+            file.send(home, KEY, True)
+    assert not bucket._incoming
+    assert list((tmp_path / INCOMING_DIR).iterdir()) == []

@@ -12,7 +12,9 @@ import pytest
 
 from tests.unit.clock import Clock
 from tune_sync import layout
+from tune_sync.behind.node_disk import NodeDisk
 from tune_sync.behind.spilling_home import SpillingHome
+from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.errors import StoreFullError, StoreUnreachableError
 from tune_sync.homes.bucket.home import BucketHome
@@ -228,3 +230,32 @@ def test_an_attempt_can_be_given_up_wherever_it_is(tmp_path: Path, full_at: int)
     upload = report(Staging(home, Tight(tmp_path / "node", full_at)), tmp_path)
     upload.abort()
     assert not [f for top in ("home", "node") for f in (tmp_path / top).rglob("large")]
+
+
+def test_what_has_spilled_to_another_disk_is_moved_there_unread(tmp_path: Path) -> None:
+    class Full(LocalHome):
+        def begin(self, checkpoint: str) -> str:
+            raise StoreFullError(errno.ENOSPC, "no space left")
+
+    disk = NodeDisk(tmp_path / "disk")
+    below = SpillingHome(disk, LocalHome(tmp_path / "home"), "node1")
+    made = disk.make_directory()
+    (made / "given").write_bytes(LARGE)
+    (made / "other").write_bytes(LARGE)
+    number = (made / "given").stat().st_ino
+    upload = Upload(SpillingHome(Full(tmp_path / "none"), below, "node1"), CHECKPOINT, 0)  # type: ignore[arg-type]
+    upload.add_file("given", made / "given", is_given=True)
+    upload.add_file("linked", made / "given", same_as="given")
+    upload.add_file("other", made / "other")
+    upload.copied(1)
+    assert upload.seal()
+    copies = StagedCopies(disk.root)
+    ((checkpoint, attempt),) = copies.attempts()
+    data = disk.root / layout.staged_key(checkpoint, attempt)
+    assert (data / "given").stat().st_ino == (data / "linked").stat().st_ino == number
+    seal = copies.seal(checkpoint, attempt)
+    assert seal is not None
+    assert {file.path: file.digest for file in seal.files} == dict.fromkeys(
+        ("given", "linked", "other"), ""
+    )
+    assert copies.newest_whole(checkpoint)

@@ -97,6 +97,27 @@ assert store.read("d/old") == b"o" * 100_000
     )
 
 
+def test_a_lease_on_a_read_only_disk_is_refused_with_the_reason_and_given_back_without_an_error(
+    tmp_path: Path,
+) -> None:
+    on_a_small_disk(
+        tmp_path,
+        """
+from tune_sync.homes.lease import Lease
+held = Lease(disk / "experiment", "held")
+held.acquire()
+subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+held.release()
+error = refused(Lease(disk / "experiment", "next").acquire)
+assert "read-only" in str(error) and "make room or choose" in str(error), error
+subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+later = Lease(disk / "experiment", "next")
+later.acquire()  # no need to wait for a run of this process that has ended
+later.release()
+""",
+    )
+
+
 def test_free_bytes_of_a_path_that_is_not_there_yet(tmp_path: Path) -> None:
     assert free_bytes(tmp_path / "not/there") == pytest.approx(free_bytes(tmp_path), rel=0.05)
 

@@ -15,7 +15,7 @@ from tune_sync import layout
 from tune_sync.errors import StoreFullError
 from tune_sync.homes.home import LocalHome, digest_of
 from tune_sync.testing.fault_store import Fault, FaultStore, full, os_error
-from tune_sync.transfer import chunks
+from tune_sync.transfer import chunks, streams
 from tune_sync.transfer.streams import FileStream, NullStream, ReadStream
 
 KEY = "trial/result.json"
@@ -171,3 +171,22 @@ def test_arrow_reads_it_at_once_and_in_parts(reader: ReadStream) -> None:
     assert file.readall() == DATA
     file.close()
     assert reader.closed
+
+
+def test_who_copies_gets_the_first_bytes_before_the_last_and_who_wants_all_gets_all(
+    home: LocalHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "COPY_BYTES", 1000)
+    data = os.urandom(3000)
+    home.store.make_dir("trial")
+    home.store.write_at(KEY, 0, data)
+    stream = ReadStream(home, KEY, len(data), step_bytes=700)
+    assert [len(stream.read(2000)) for _ in range(6)] == [700, 700, 700, 700, 200, 0]
+    for position, length_bytes in ((0, -1), (0, 3000), (500, 900), (600, 2400)):
+        stream.seek(position)
+        end = None if length_bytes < 0 else position + length_bytes
+        assert stream.read(length_bytes) == data[position:end]
+    opened = pa.PythonFile(ReadStream(home, KEY, len(data), step_bytes=700), mode="r")
+    assert opened.read() == data
+    opened.seek(10)
+    assert opened.readall() == data[10:]

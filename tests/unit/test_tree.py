@@ -154,6 +154,12 @@ def test_what_cannot_be_sent_is_refused_by_name(
         scan(root)
 
 
+def test_a_name_that_is_not_utf_8_is_refused_and_shown(root: Path) -> None:
+    Path(os.fsdecode(os.fsencode(root) + b"/b\xff\xfe")).write_bytes(b"1")
+    with pytest.raises(PathRefusedError, match=r"b\\xff\\xfe.*UTF-8.*rename"):
+        scan(root)
+
+
 def test_only_a_directory_can_be_scanned(root: Path) -> None:
     with pytest.raises(NotADirectoryError, match="file"):
         scan(root / "file")

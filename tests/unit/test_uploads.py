@@ -14,9 +14,9 @@ from tune_sync.transfer.uploads import CHECKPOINTS_KEPT, Uploads
 RANK_COUNT = 8
 
 
-def report(worker: Uploads, coordinator: Uploads, checkpoint: str, attempt: str) -> None:
+def report(worker: Uploads, coordinator: Uploads, checkpoint: str, attempt: str, rank: int) -> None:
     """A worker seals an attempt, and pickles all that it knows with its report."""
-    worker.heard_of([(checkpoint, attempt)])
+    worker.heard_of([(checkpoint, attempt, rank)])
     coordinator.heard_of(worker.reported())
 
 
@@ -25,20 +25,20 @@ def test_the_parts_of_all_ranks_are_known_however_often_they_reported() -> None:
     for step in range(3 * CHECKPOINTS_KEPT):
         checkpoint = f"trial/checkpoint_{step:06d}"
         for rank, worker in enumerate(workers):
-            report(worker, coordinator, checkpoint, f"{step}-{rank}")
+            report(worker, coordinator, checkpoint, f"{step}-{rank}", rank)
         assert sorted(coordinator.take(checkpoint)) == [f"{step}-{r}" for r in range(RANK_COUNT)]
 
 
 def test_what_is_remembered_is_bounded() -> None:
     uploads = Uploads()
     for step in range(10 * CHECKPOINTS_KEPT):
-        uploads.heard_of([(f"trial/checkpoint_{step:06d}", "attempt")])
+        uploads.heard_of([(f"trial/checkpoint_{step:06d}", "attempt", 0)])
     assert len(uploads.reported()) == CHECKPOINTS_KEPT
 
 
 def test_what_is_taken_is_forgotten() -> None:
     uploads = Uploads()
-    uploads.heard_of([("trial/checkpoint_000000", "a"), ("trial/checkpoint_000000", "b")])
+    uploads.heard_of([(CHECKPOINT, "a", 0), (CHECKPOINT, "b", 1)])
     assert uploads.take("trial/checkpoint_000000") == ["a", "b"]
     assert uploads.take("trial/checkpoint_000000") == []
 
@@ -92,3 +92,45 @@ def test_an_attempt_whose_thread_is_over_or_whose_seal_is_made_is_replaced(tmp_p
     uploads = Uploads()
     begin_elsewhere(uploads, home, until).join()
     assert uploads.begin(home, CHECKPOINT, 0) is uploads.find(CHECKPOINT)
+
+
+def test_of_a_rank_that_tried_twice_the_last_attempt_counts() -> None:
+    driver = Uploads()
+    driver.heard_of([(CHECKPOINT, "first-0", 0), (CHECKPOINT, "first-1", 1)])
+    driver.heard_of([(CHECKPOINT, "second-1", 1)])
+    assert driver.take(CHECKPOINT) == ["first-0", "second-1"]
+
+
+def test_a_rank_that_reports_no_more_after_its_try_was_given_up_is_not_waited_for() -> None:
+    driver, worker = Uploads(), Uploads()
+    driver.heard_of([(CHECKPOINT, "first-0", 0), (CHECKPOINT, "first-1", 1)])
+    driver.give_up("trial")
+    worker.heard_of(driver.reported())  # it is started again
+    worker.heard_of([(CHECKPOINT, "second-0", 0)])
+    driver.heard_of(worker.reported())
+    assert driver.reported_at(CHECKPOINT) == driver.take(CHECKPOINT) == ["second-0"]
+
+
+def test_what_was_reported_before_its_writers_went_counts_while_nothing_else_is() -> None:
+    driver = Uploads()
+    driver.heard_of([(CHECKPOINT, "a", 0)])
+    driver.give_up("trial")
+    driver.give_up("tri")
+    driver.heard_of([(CHECKPOINT, "a", 0)])  # somebody who had heard of it reports late
+    assert driver.take(CHECKPOINT) == ["a"]
+
+
+def test_only_tries_of_that_trial_are_given_up() -> None:
+    driver = Uploads()
+    driver.heard_of([(CHECKPOINT, "a", 0), ("trial2/checkpoint_000000", "b", 0)])
+    driver.give_up("trial")
+    assert driver.reported() == (("trial2/checkpoint_000000", "b", 0),)
+
+
+def test_a_process_that_tries_twice_reports_the_second_time_only(tmp_path: Path) -> None:
+    uploads, home = Uploads(), LocalHome(tmp_path)
+    for data in (b"1", b"2"):
+        upload = uploads.begin(home, CHECKPOINT, 0)
+        upload.add_small("a", data, "digest")
+        uploads.seal()
+    assert uploads.take(CHECKPOINT) == [upload.attempt]

@@ -2,30 +2,56 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ray
 
-from tune_sync.agents.home_agent import ask_unstored, start_agent, tell_unstored
+from tune_sync.agents.far_copies import RayFarCopies
+from tune_sync.agents.home_agent import (
+    HOME,
+    NAMESPACE,
+    ask_unstored,
+    begin_agent,
+    start_agent,
+    tell_unstored,
+)
+from tune_sync.agents.known_runs import KnownRun, ask_agents
+from tune_sync.agents.meters import count_report
 from tune_sync.agents.names import keeper_of
-from tune_sync.agents.node_agent import RayStagingAgent
+from tune_sync.agents.node_agent import RayStagingAgent, staging_of
 from tune_sync.agents.node_agents import finish_earlier
 from tune_sync.agents.options_agent import ask_options, start_options
 from tune_sync.agents.remote_home import RemoteHome
-from tune_sync.behind.left_behind import staging_root
+from tune_sync.agents.replicator import RayReplicator
+from tune_sync.behind.left_behind import memory_of
+from tune_sync.behind.replicating import Replicating
+from tune_sync.behind.settling import Settling
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.buckets.opening import open_bucket
 from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import HomeLostError
 from tune_sync.homes.bucket.home import BucketHome
+from tune_sync.homes.disk import make_directory
 from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.shared.home import SharedHome
+from tune_sync.homes.shared.timed import TimedSharedHome
+from tune_sync.report import Report
 from tune_sync.spec import Address, Spec
 from tune_sync.storage_options import keep, kept
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+# Whoever only wants to know how far a run is does not wait as long as a run.
+READER_TIMEOUT_S = 20.0
+# An agent that Ray has started again is told its options within seconds, if its driver lives.
+TOLD_TIMEOUT_S = 60.0
 
 # One agent serves all runs of a driver process: a hundred searches in a loop need one process.
 _AGENTS: dict[str, str] = {}
@@ -36,20 +62,41 @@ class RayConnector:
 
     def home(self, spec: Spec) -> Home:
         """See `Connector.home`."""
-        home = self._destination(spec)
-        # What is on a disk of this node already is not staged beside it.
-        is_here = isinstance(home, LocalHome) and not spec.options.shared
-        if spec.options.stages and spec.owner and self.is_worker() and not is_here:
-            return self._staging(spec, home)
+        home, options = self._destination(spec), spec.options
+        # What is on a disk of this node already is not staged on that beside it.
+        is_here = isinstance(home, LocalHome) and not options.shared
+        is_staged = bool(options.memory_dir) or not is_here
+        if options.stages and spec.owner and self.is_worker() and is_staged:
+            return self._staging(spec, home, is_here)
         return home
 
-    def _staging(self, spec: Spec, destination: Home) -> StagingHome:
+    def _staging(self, spec: Spec, destination: Home, is_here: bool) -> StagingHome:
         node, options = node_id(), spec.options
-        root = Path(staging_root(options.staging_dir), spec.owner, node)
+        root = staging_of(spec, node)
+        with suppress(OSError):  # there may be no room: then its checkpoints go on by themselves
+            make_directory(root, f"staging_dir (this is node {node})")
+        agent = RayStagingAgent(spec, node, root, self)
+        settling = Settling(agent, options.timeout_s, options.max_consecutive_failures)
         return StagingHome(
-            destination, root, RayStagingAgent(spec, node, root, self), node,
+            destination, root, agent, node,
+            memory=memory_of(options, spec.owner, node), stays_here=is_here,
             checkpoint_depth=options.checkpoint_depth, timeout_s=options.timeout_s,
-            waits=options.wait_for == "stored",
+            settling=settling if options.wait_for == "stored" else None,
+            why_lost=lambda key: why_lost(spec, key),
+            replicating=self._replicating(spec, node, agent) if options.replicates else None,
+            far=self._far_copies(spec, node),
+        )  # fmt: skip
+
+    def _far_copies(self, spec: Spec, node: str) -> RayFarCopies | None:
+        home = spec.address.node_id if spec.address is not None else ""
+        is_of_use = spec.options.replicates and home not in ("", node)
+        return RayFarCopies(spec, home) if is_of_use else None
+
+    def _replicating(self, spec: Spec, node: str, agent: RayStagingAgent) -> Replicating:
+        options = spec.options
+        return Replicating(
+            RayReplicator(spec, node, self), agent.is_stored, may_wait=not options.is_planned,
+            fails=options.on_sync_error == "raise", timeout_s=options.timeout_s,
         )  # fmt: skip
 
     def _destination(self, spec: Spec) -> Home:
@@ -59,8 +106,10 @@ class RayConnector:
             return BucketHome(bucket, spec.owner, spec.options.checkpoint_depth)
         root = Path(spec.root, spec.experiment)
         if spec.options.shared:
-            where = self.where() if self.is_worker() else ""
-            return SharedHome(root, spec.owner, spec.options.checkpoint_depth, where)
+            depth = spec.options.checkpoint_depth
+            if not self.is_worker():
+                return SharedHome(root, spec.owner, depth)
+            return TimedSharedHome(root, spec.owner, depth, self.where(), spec.options.timeout_s)
         local = LocalHome(root, spec.owner, spec.options.checkpoint_depth)
         address = spec.address
         if address is None or address.node_id == node_id():
@@ -69,7 +118,7 @@ class RayConnector:
             return LocalHome(root, "", spec.options.checkpoint_depth)  # results read elsewhere
         try:
             # The run's agent ends with its driver, so only the run's own processes rely on it.
-            return self._remote(spec, address) if self.is_worker() else self._reopen(spec, address)
+            return self.remote(spec, address) if self.is_worker() else self._reopen(spec, address)
         except HomeLostError:
             if root.is_dir() and not self.is_worker():
                 return LocalHome(root, "", spec.options.checkpoint_depth)
@@ -103,6 +152,11 @@ class RayConnector:
             return {}
         return ask_unstored(spec.address.agent_name, f"{spec.root}/{spec.experiment}")
 
+    def reported(self, spec: Spec, report: Report) -> None:
+        """See `Connector.reported`."""
+        if self.is_worker():
+            count_report(report, spec.experiment, node_id())
+
     def rank(self) -> int:
         """See `Connector.rank`."""
         return _ask_train("get_world_rank", 0)
@@ -130,7 +184,8 @@ class RayConnector:
             ray.get_runtime_context().worker.mode == ray.WORKER_MODE
         )
 
-    def _remote(self, spec: Spec, address: Address) -> RemoteHome:
+    def remote(self, spec: Spec, address: Address) -> RemoteHome:
+        """The home, through its agent. Raises HomeLostError if that has ended."""
         return RemoteHome(
             address.agent_name, f"{spec.root}/{spec.experiment}", spec.owner,
             spec.options.checkpoint_depth, spec.options.timeout_s,
@@ -144,13 +199,13 @@ class RayConnector:
                 f"the node that kept {spec.root}/{spec.experiment} is not in this cluster; copy "
                 "the directory here and restore from the copy"
             )
-        return self._remote(spec, start_home(address.node_id))
+        return self.remote(spec, start_home(address.node_id))
 
 
 def _ask_for_options(spec: Spec, agent_name: str) -> dict[str, Any] | None:
     if not ray.is_initialized():
         return None
-    return ask_options(agent_name) or ask_options(keeper_of(spec))
+    return ask_options(agent_name, TOLD_TIMEOUT_S) or ask_options(keeper_of(spec))
 
 
 def _ask_train(question: str, outside: int) -> int:
@@ -169,17 +224,67 @@ def node_id() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
+def why_lost(spec: Spec, checkpoint: str) -> str:
+    """Why the driver of a run has given a checkpoint up, as it told its home agent; else ""."""
+    try:
+        runs = ask_agents(NAMESPACE, (HOME,)).runs
+    except Exception as error:  # whoever waits asks again
+        logger.debug("nobody tells whether %s is lost: %s", checkpoint, error)
+        return ""
+    mine = (run.lost for run in runs if run.spec.owner == spec.owner)
+    return next((lost[checkpoint] for lost in mine if checkpoint in lost), "")
+
+
 def start_bucket(options: Mapping[str, Any] | None) -> Address:
     """What workers need to reach a bucket: an agent that knows the options, if there are any."""
     if not options:
-        return Address("", "")
+        return Address(node_id(), "")
     name = f"options-{uuid.uuid4().hex}"
     start_options(name, options)
-    return Address("", name)
+    return Address(node_id(), name)
 
 
 def start_home(home_node_id: str) -> Address:
     """Start this process's home agent on a node, or find it running."""
-    name = _AGENTS.setdefault(home_node_id, f"home-{uuid.uuid4().hex}")
+    name = _agent_at(home_node_id)
     start_agent(name, home_node_id)
     return Address(home_node_id, name)
+
+
+def note_run(spec: Spec) -> Any:
+    """Let others on the cluster find this process's run by its name. Does not wait.
+
+    Returns:
+        The agent that knows it now; None if there can be none. That is no failure of the run.
+    """
+    node = node_id()
+    try:
+        agent = begin_agent(_agent_at(node), node)
+        agent.note_run.remote(spec.where, KnownRun(spec.to_plain()))
+    except Exception as error:
+        logger.debug("%s is not found by its name: %s", spec.where, error)
+        return None
+    return agent
+
+
+def home_of(spec: Spec) -> Home:
+    """The home of a run that an agent knows, for a reader.
+
+    Raises:
+        HomeLostError: It is on a node that is gone.
+    """
+    connector = RayConnector()
+    timeout_s = min(spec.options.timeout_s, READER_TIMEOUT_S)
+    options = replace(spec.options.without_staging(), timeout_s=timeout_s)
+    reader = replace(spec, owner="", options=options)
+    address = spec.address
+    if spec.scheme or address is None or address.node_id == node_id():
+        return connector.home(reader)
+    try:
+        return connector.remote(reader, address)
+    except HomeLostError:  # it has ended with its driver
+        return connector.home(reader)
+
+
+def _agent_at(home_node_id: str) -> str:
+    return _AGENTS.setdefault(home_node_id, f"{HOME}{uuid.uuid4().hex}")

@@ -23,6 +23,7 @@ from ray.exceptions import GetTimeoutError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_sync import layout
+from tune_sync.agents.known_runs import KnownRun
 from tune_sync.errors import HomeLostError, PathRefusedError
 from tune_sync.homes.home import LocalHome, Piece, check_digest
 
@@ -38,6 +39,10 @@ START_TIMEOUT_S = 120.0
 # Of files that are not stored an experiment's first so many are named: enough to see what is wrong.
 TOLD_COUNT = 100
 TELL_TIMEOUT_S = 30.0
+# Of a driver's runs the last so many are found by their names.
+KNOWN_COUNT = 100
+# What the names of all home agents begin with.
+HOME = "home-"
 
 
 class HomeAgent:
@@ -46,6 +51,7 @@ class HomeAgent:
     def __init__(self) -> None:
         self._homes: dict[tuple[str, str, int], LocalHome] = {}
         self._unstored: dict[str, dict[str, tuple[float, str]]] = {}
+        self._known: dict[str, KnownRun] = {}
 
     def ping(self) -> str:
         """The id of the node it runs on."""
@@ -66,6 +72,17 @@ class HomeAgent:
     def unstored(self, root: str) -> dict[str, tuple[float, str]]:
         """What was told of an experiment: the file's key -> when and why."""
         return self._unstored.get(root, {})
+
+    def note_run(self, where: str, run: KnownRun) -> None:
+        """Note a run of this agent's driver, for those who ask from outside."""
+        self._known.pop(where, None)
+        self._known[where] = run
+        while len(self._known) > KNOWN_COUNT:
+            del self._known[next(iter(self._known))]
+
+    def known_runs(self) -> list[KnownRun]:
+        """The runs of this agent's driver."""
+        return list(self._known.values())
 
     @ray.method(concurrency_group="write")  # type: ignore[untyped-decorator]
     def write(
@@ -131,12 +148,11 @@ def _check_root(root: str) -> None:
 
 def start_agent(name: str, node_id: str) -> None:
     """Start the agent `name` on a node, or find it there. Returns when it answers."""
-    with _KEEP_LOCK:  # of two threads, the second would replace the first one's handle
+    with _START_LOCK:
         handle = _KEEP.get(name)
         if handle is not None and _answers(handle):
             return
-        # Kept for good: the actor ends with its first handle, whatever others there are.
-        handle = _KEEP[name] = _create(name, node_id)
+        handle = _kept(name, node_id, instead_of=handle)
     try:
         ray.get(handle.ping.remote(), timeout=START_TIMEOUT_S)
     except (GetTimeoutError, RayActorError) as error:
@@ -144,6 +160,20 @@ def start_agent(name: str, node_id: str) -> None:
             f"the home agent does not start on node {node_id}: {error}; is tune_sync installed "
             "there, in the environment that Ray runs in?"
         ) from error
+
+
+def begin_agent(name: str, node_id: str) -> Any:
+    """The agent `name` on a node, which may still be starting. Returns at once."""
+    return _kept(name, node_id)
+
+
+def _kept(name: str, node_id: str, instead_of: Any = None) -> Any:
+    """The handle that is kept, made anew if there is none but `instead_of`."""
+    with _KEEP_LOCK:  # of two threads, the second would replace the first one's handle
+        if _KEEP.get(name) is instead_of:
+            # Kept for good: the actor ends with its first handle, whatever others there are.
+            _KEEP[name] = _create(name, node_id)
+        return _KEEP[name]
 
 
 def _answers(handle: Any) -> bool:
@@ -184,4 +214,5 @@ def ask_unstored(name: str, root: str) -> dict[str, tuple[float, str]]:
 
 # A named actor ends when the handle goes away that its creator got: a later one does not hold it.
 _KEEP: dict[str, Any] = {}
-_KEEP_LOCK = threading.Lock()
+_KEEP_LOCK = threading.Lock()  # never held while an agent is waited for
+_START_LOCK = threading.Lock()

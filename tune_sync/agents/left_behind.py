@@ -13,8 +13,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_sync import layout
 from tune_sync.agents.home_agent import NAMESPACE
-from tune_sync.agents.names import names_of
-from tune_sync.behind.left_behind import LeftBehind, find, send_left, staging_root
+from tune_sync.agents.names import names_of_run
+from tune_sync.behind.left_behind import LeftBehind, find, send_left, staging_roots
 from tune_sync.spec import Connector, Spec
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -67,6 +67,11 @@ def send_left_behind(spec: Spec, connector: Connector, wanted: Wanted) -> list[s
     sent: list[str] = []
     while running:
         done, _ = ray.wait(list(running), timeout=SAY_S)
+        if not done:
+            logger.info(
+                "%s: waiting for what an earlier run may have left on %d nodes",
+                spec.where, len(running),
+            )  # fmt: skip
         for ref in done:
             sent += _heard(running.pop(ref), ref)
     return sent
@@ -90,7 +95,7 @@ def send_here(
 ) -> tuple[list[str], str]:
     """What this node sends; returns the checkpoints, and why not all were sent."""
     spec, sent = Spec.from_plain(plain), []
-    for left in find(staging_root(spec.options.staging_dir)):
+    for left in (left for root in staging_roots(spec.options) for left in find(root)):
         if left.where != spec.where or left.owner == spec.owner or _agent_of(left) in names:
             continue
         try:
@@ -103,4 +108,4 @@ def send_here(
 
 
 def _agent_of(left: LeftBehind) -> str:
-    return f"{names_of(left.where)}{left.owner}-{left.node}"
+    return f"{names_of_run(left.where, left.owner)}{left.node}"

@@ -22,15 +22,30 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_sync import layout, storage_options
 from tune_sync.agents.home_agent import CALL_THREADS, NAMESPACE, START_TIMEOUT_S
-from tune_sync.agents.names import agent_name, keeper_of, names_of
+from tune_sync.agents.known_runs import KnownRun
+from tune_sync.agents.meters import NodeMeters
+from tune_sync.agents.names import agent_name, keeper_of, names_of_run, node_of
 from tune_sync.agents.options_keeper import keep_options
+from tune_sync.agents.replica_service import GROUPS, ReplicaService
 from tune_sync.behind.duty import SILENT_S, Step, next_step
-from tune_sync.behind.left_behind import Claim, sweep_old
+from tune_sync.behind.left_behind import (
+    Claim,
+    mark_as,
+    memory_of,
+    move_to_disk,
+    staging_root,
+    staging_roots,
+    sweep_memory,
+    sweep_old,
+)
+from tune_sync.behind.memory_home import Memory
+from tune_sync.behind.node_disk import bytes_below
 from tune_sync.behind.node_sender import NodeSender
+from tune_sync.behind.replicas import Replicas
+from tune_sync.behind.state_copy import StateCopy
 from tune_sync.buckets.environment import environment_options
 from tune_sync.errors import HomeLostError, StoreDeniedError
 from tune_sync.homes.home import Home
-from tune_sync.homes.lease import Holder, holder_from_json
 from tune_sync.homes.store import free_bytes
 from tune_sync.sending.orders import News, Orders
 from tune_sync.spec import Connector, Spec
@@ -44,13 +59,13 @@ UNHEARD_S = 30.0
 ANSWER_TIMEOUT_S = 60.0
 
 
-class NodeAgent:
+class NodeAgent(ReplicaService):
     """See the module's text.
 
     Args:
         name: Its own, in Ray.
         plain: From `Spec.to_plain`; the destination.
-        root: The run's staging directory on this node.
+        root: The run's staging directory on this node; "" where another node starts this.
         connector: How to reach the destination.
     """
 
@@ -60,16 +75,28 @@ class NodeAgent:
         spec = Spec.from_plain(plain)
         self._name = name
         self._spec = spec
-        self._root = Path(root)
+        self._root = Path(root) if root else staging_of(spec, node_of(name))
         self._connector = connector
         self._is_closing = False
         self._has_swept = False
-        self._claim = Claim(self._root, spec.where)
+        self._memory = memory = _open_memory(spec, node_of(name))
+        roots = [self._root, *([memory.root] if memory else [])]
+        self._claims = [Claim(root, spec.where) for root in roots]
+        self._state_copy = StateCopy(self._root, self._open_home)
         if spec.scheme:
             connector.storage_options(spec)  # as long as whoever knows them is there
+        options = spec.options
         self._sender = NodeSender(
-            Path(root), self._open_home, limit_bytes(spec.options.staging_limit_bytes, Path(root))
-        )
+            self._root, self._open_home, limit_bytes(options.staging_limit_bytes, self._root),
+            memory=memory.root if memory else None,
+            only_wanted=options.is_planned, only_expected=options.replicates,
+            max_bytes_per_s=options.max_bandwidth_bytes_per_s,
+        )  # fmt: skip
+        replicas = Replicas(
+            self._root, memory, self._sender.free_memory, self._sender.forget,
+            self._sender.has_room, options.checkpoint_depth,
+        )  # fmt: skip
+        self._take_replicas(replicas, options)
         threading.Thread(target=self._watch, name="tune_sync-watch", daemon=True).start()
 
     def ping(self) -> int:
@@ -89,6 +116,10 @@ class NodeAgent:
         """See `StagingAgent.make_room`."""
         self._sender.make_room()
 
+    def free_memory(self, trial: str) -> bool:
+        """See `StagingAgent.free_memory`."""
+        return self._sender.free_memory(trial)
+
     def wake(self) -> None:
         """See `StagingAgent.wake`."""
         self._sender.wake()
@@ -96,6 +127,20 @@ class NodeAgent:
     def is_settled(self, attempt: str) -> bool:
         """See `StagingAgent.is_settled`."""
         return self._sender.is_settled(attempt)
+
+    def why_not_stored(self, attempt: str) -> str:
+        """See `StagingAgent.why_not_stored`."""
+        return self._sender.why_not_stored(attempt)
+
+    def is_stored(self, attempt: str) -> bool:
+        """See `StagingAgent.is_stored`."""
+        return self._sender.is_stored(attempt)
+
+    def known_runs(self) -> list[KnownRun]:
+        """Its run, and how far it is here, for those who ask from outside."""
+        node, host = ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
+        news = replace(self._sender.status(), transports=list(self._came_by()))
+        return [KnownRun(self._spec.to_plain(), node, host, news)]
 
     def finish(self, options: Mapping[str, Any] | None = None) -> News:
         """Whoever asks will take over from the driver, which is dead: send all. Asked again.
@@ -127,24 +172,43 @@ class NodeAgent:
 
     def _watch(self) -> None:
         stop, step = threading.Event(), Step.STAY
+        meters = NodeMeters(self._spec.experiment)
         while step is Step.STAY:
+            meters.show(self._sender.status())
+            meters.show_replicas(self._came_by())
             try:
                 self._share_options()
-                self._claim.renew()
+                for claim in self._claims:
+                    claim.renew()
                 self._sweep_once()
+                self._sweep_replicas()
+                self._copy_state()
                 step = self._next_step()
             except Exception as error:  # the destination does not answer: look again later
                 logger.debug("%s: %s", self._name, error)
             if step is Step.STAY:
                 stop.wait(WATCH_S)
         self._sender.end(leave=step is Step.LEAVE)
+        if step is Step.LEAVE and self._memory is not None:
+            move_to_disk(self._memory.root, self._root)
         with suppress(ValueError, RayError):
             ray.kill(ray.get_actor(self._name, namespace=NAMESPACE), no_restart=True)
 
     def _sweep_once(self) -> None:
         if not self._has_swept:
             self._has_swept = True
-            sweep_old(self._root.parents[1], time.time())
+            staging = self._root.parents[1]
+            sweep_memory(staging_roots(self._spec.options)[0], staging, time.time())
+            sweep_old(staging, time.time())
+
+    def _copy_state(self) -> None:
+        """Where only the driver's node has it. It may be lost with what is on that node."""
+        spec = self._spec
+        if not spec.scheme and not spec.options.shared and not self._is_closing:
+            try:
+                self._state_copy.renew()
+            except Exception as error:  # nothing depends on it as long as that node is there
+                logger.debug("%s: no copy of the state: %s", self._name, error)
 
     def _share_options(self) -> None:
         """Give the options to whoever keeps them for agents that are started again."""
@@ -152,7 +216,7 @@ class NodeAgent:
         if not options:
             return
         try:
-            keep_options(keeper_of(spec), f"{names_of(spec.where)}{spec.owner}-", options)
+            keep_options(keeper_of(spec), names_of_run(spec.where, spec.owner), options)
         except (RayError, ValueError) as error:  # it is tried again at the next look
             logger.debug("%s: no keeper: %s", self._name, error)
 
@@ -163,7 +227,7 @@ class NodeAgent:
             return Step.STAY
         if self._has_lost_options():
             return self._without_options()
-        step = next_step(self._holder(), self._spec.owner, time.time())
+        step = next_step(self._lease(), self._spec.owner, time.time())
         if step is Step.SEND_ALL:
             self._sender.go_on_alone()
             return Step.END if self._sender.is_idle else Step.STAY
@@ -172,11 +236,11 @@ class NodeAgent:
         return step
 
     def _taken_over(self) -> Step:
-        """Another run goes on without what is here; if that dies early, it is of use again."""
+        """Another run, or a cleanup that died, has the lease; what is here may be of use again."""
         if self._sender.is_idle:
             return Step.END
         logger.warning(
-            "%s: another run has it, and goes on without what this node had staged in %s",
+            "%s: the lease is another's; what is staged here, in %s, stays for the next restore",
             self._spec.where, self._root,
         )  # fmt: skip
         return Step.LEAVE
@@ -192,16 +256,15 @@ class NodeAgent:
         )  # fmt: skip
         return Step.LEAVE
 
-    def _holder(self) -> Holder | None:
+    def _lease(self) -> bytes | None:
+        """What the lease holds; cut short if it is replaced by a longer one just now."""
         home = self._open_home()
         found = home.info(layout.LEASE_KEY)
-        if found is None:
-            return None
-        return holder_from_json(bytes(home.read(layout.LEASE_KEY, 0, found.size_bytes)))
+        return bytes(home.read(layout.LEASE_KEY, 0, found.size_bytes)) if found else None
 
 
 class RayStagingAgent:
-    """See `staging_home.StagingAgent`: the agent of this node, started when it is first asked.
+    """See `staging_home.StagingAgent`: the agent of this node, started here, and not waited for.
 
     Args:
         spec: Of the run.
@@ -215,15 +278,32 @@ class RayStagingAgent:
         self._node = node
         self._root = root
         self._connector = connector
-        self._handle = self._start()
+        with suppress(OSError):  # on a full disk its agent says it, the next time
+            mark_as(root, spec.where)
+        self._handle = _launch(spec, node, root, connector)
+        self._launched_s = time.monotonic()
+        self._is_up, self._first_ping = False, self._handle.ping.remote()
 
     def has_room(self) -> bool:
-        """See `StagingAgent.has_room`."""
+        """See `StagingAgent.has_room`. Until the agent is up, what is on the disk tells."""
+        if not self._is_up and not self._has_started():
+            limit = limit_bytes(self._spec.options.staging_limit_bytes, self._root)
+            return bytes_below(self._root) < limit
         return bool(self._ask("has_room"))
+
+    def _has_started(self) -> bool:
+        """Whether it answers, or ought to by now: a report need not wait for its start."""
+        answered, _ = ray.wait([self._first_ping], timeout=0)
+        self._is_up = bool(answered) or time.monotonic() - self._launched_s > START_TIMEOUT_S
+        return self._is_up
 
     def make_room(self) -> None:
         """See `StagingAgent.make_room`."""
         self._ask("make_room")
+
+    def free_memory(self, trial: str) -> bool:
+        """See `StagingAgent.free_memory`."""
+        return bool(self._ask("free_memory", trial))
 
     def wake(self) -> None:
         """See `StagingAgent.wake`."""
@@ -232,6 +312,14 @@ class RayStagingAgent:
     def is_settled(self, attempt: str) -> bool:
         """See `StagingAgent.is_settled`."""
         return bool(self._ask("is_settled", attempt))
+
+    def why_not_stored(self, attempt: str) -> str:
+        """See `StagingAgent.why_not_stored`."""
+        return str(self._ask("why_not_stored", attempt))
+
+    def is_stored(self, attempt: str) -> bool:
+        """See `StagingAgent.is_stored`."""
+        return bool(self._ask("is_stored", attempt))
 
     def _ask(self, verb: str, *args: object) -> Any:
         try:
@@ -244,12 +332,36 @@ class RayStagingAgent:
         return start_node_agent(self._spec, self._node, self._root, self._connector)
 
 
-def start_node_agent(spec: Spec, node: str, root: Path, connector: Connector) -> Any:
-    """Start a run's agent on a node, or find it there. Returns when it answers."""
+def start_node_agent(spec: Spec, node: str, root: Path | None, connector: Connector) -> Any:
+    """Start a run's agent on a node, or find it there. Returns when it answers.
+
+    Args:
+        spec: Of the run.
+        node: The Ray node.
+        root: The run's staging directory there; None: its agent knows.
+        connector: How to reach the destination.
+    """
+    handle = _launch(spec, node, root, connector)
+    try:
+        ray.get(handle.ping.remote(), timeout=START_TIMEOUT_S)
+    except RayError as error:  # not RayActorError alone: Ray cannot place it on a dead node
+        raise HomeLostError(
+            f"the agent of node {node} does not start: {error}; look at that node (its memory, its "
+            "Ray logs), then report the checkpoint again, or restore the run"
+        ) from error
+    return handle
+
+
+def staging_of(spec: Spec, node: str) -> Path:
+    """The run's staging directory on this node."""
+    return Path(staging_root(spec.options.staging_dir), spec.owner, node)
+
+
+def _launch(spec: Spec, node: str, root: Path | None, connector: Connector) -> Any:
     name = agent_name(spec, node)
     plain = replace(spec, options=spec.options.without_staging()).to_plain()
-    handle = (
-        ray.remote(NodeAgent)
+    return (
+        ray.remote(concurrency_groups=GROUPS)(NodeAgent)
         .options(
             name=name,
             namespace=NAMESPACE,
@@ -261,16 +373,21 @@ def start_node_agent(spec: Spec, node: str, root: Path, connector: Connector) ->
             max_concurrency=CALL_THREADS,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
         )
-        .remote(name, plain, str(root), connector)
+        .remote(name, plain, str(root or ""), connector)
     )
-    try:
-        ray.get(handle.ping.remote(), timeout=START_TIMEOUT_S)
-    except (GetTimeoutError, RayActorError) as error:
-        raise HomeLostError(
-            f"the agent of node {node} does not start: {error}; look at that node (its memory, its "
-            "Ray logs), then report the checkpoint again, or restore the run"
-        ) from error
-    return handle
+
+
+def _open_memory(spec: Spec, node: str) -> Memory | None:
+    """Where the run stages in memory; None if it does not, or there is none to be used."""
+    memory = memory_of(spec.options, spec.owner, node)
+    if memory is not None:
+        try:
+            with memory.budget.opened():
+                memory.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            logger.warning("node %s: %s; checkpoints are staged on its disk", node, error)
+            return None
+    return memory
 
 
 def limit_bytes(given: int, root: Path) -> int:

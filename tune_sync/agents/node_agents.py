@@ -4,71 +4,151 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import RayError
 
 from tune_sync.agents.home_agent import NAMESPACE, START_TIMEOUT_S
-from tune_sync.agents.names import agent_name, names_of
-from tune_sync.behind.behind import NodeLostError
+from tune_sync.agents.known_runs import KnownRun
+from tune_sync.agents.names import agent_name, names_of, node_of
+from tune_sync.behind.nodes import NodeLostError
 from tune_sync.sending.orders import News, Orders
 from tune_sync.spec import Spec
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
-# An agent that does not answer for so long is asked again later.
+# An agent that does not answer for so long is asked again.
 ANSWER_TIMEOUT_S = 20.0
 LOOK_S = 0.5
 SAY_S = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A question that is under way."""
+
+    ref: Any
+    since_s: float
+
+
 class RayNodes:
-    """See `behind.behind.Nodes`.
+    """See `behind.nodes.Nodes`.
 
     Args:
         spec: Of the run.
+        known_by: The agent that knows the run, from `connect.note_run`.
     """
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, known_by: Any = None) -> None:
         self._spec = spec
+        self._known_by = known_by
         self._handles: dict[str, Any] = {}
+        self._asked: dict[str, _Asked] = {}
 
-    def exchange(self, node: str, orders: Orders) -> News:
-        """See `Nodes.exchange`."""
-        try:
-            return self._ask(node, orders)
-        except (ValueError, RayActorError, GetTimeoutError):
-            self._handles.pop(node, None)
-            self._check(node)
-            raise
+    def exchange(
+        self, nodes: Collection[str], orders: Callable[[str], Orders]
+    ) -> dict[str, News | Exception]:
+        """See `Nodes.exchange`. Of those that it asks now it waits for a moment, for none else."""
+        self._asked = {node: asked for node, asked in self._asked.items() if node in nodes}
+        now = [node for node in nodes if node not in self._asked]
+        answers: dict[str, News | Exception] = self._start(now, orders)
+        _wait([self._asked[node].ref for node in now if node in self._asked], LOOK_S)
+        answers |= self._heard()
+        silent = [node for node in nodes if not isinstance(answers.get(node), News)]
+        for node in self._gone(silent):
+            self._forget(node)
+            answers[node] = NodeLostError(f"node {node} is gone")
+        return answers
 
-    def _ask(self, node: str, orders: Orders) -> News:
+    def close(self, nodes: Collection[str]) -> None:
+        """See `Nodes.close`."""
+        self._asked = {}
+        self._start(nodes, lambda node: Orders(is_closing=True))
+        _wait([asked.ref for asked in self._asked.values()], ANSWER_TIMEOUT_S)
+
+    def _start(
+        self, nodes: Iterable[str], orders: Callable[[str], Orders]
+    ) -> dict[str, News | Exception]:
+        """Ask nodes; returns what went wrong."""
+        failed: dict[str, News | Exception] = {}
+        # Ray waits long for the actor of a node that is gone.
+        gone = self._gone([node for node in nodes if node not in self._handles])
+        for node in (node for node in nodes if node not in gone):
+            try:
+                self._asked[node] = _Asked(self._ask(node, orders(node)), time.monotonic())
+            except (ValueError, RayError) as error:
+                self._forget(node)
+                failed[node] = error
+        return failed
+
+    def _ask(self, node: str, orders: Orders) -> Any:
         handle = self._handles.get(node)
         if handle is None:
-            self._check(node)  # Ray waits long for the actor of a node that is gone
             name = agent_name(self._spec, node)
             handle = self._handles[node] = ray.get_actor(name, namespace=NAMESPACE)
-        ref = handle.exchange.remote(orders)
-        end_s = time.monotonic() + ANSWER_TIMEOUT_S
-        while not ray.wait([ref], timeout=LOOK_S)[0] and time.monotonic() < end_s:
-            self._check(node)
-        news: News = ray.get(ref, timeout=LOOK_S)
+        return handle.exchange.remote(orders)
+
+    def _heard(self) -> dict[str, News | Exception]:
+        """What those say that have answered by now, and who has had time enough."""
+        found: dict[str, News | Exception] = {}
+        done, now_s = _wait([asked.ref for asked in self._asked.values()], 0.0), time.monotonic()
+        for node, asked in list(self._asked.items()):
+            if asked.ref in done:
+                found[node] = self._take(node)
+            elif now_s - asked.since_s > ANSWER_TIMEOUT_S:
+                self._forget(node)
+                found[node] = TimeoutError(f"no answer for {ANSWER_TIMEOUT_S:.0f} s")
+        return found
+
+    def _take(self, node: str) -> News | RayError:
+        ref = self._asked.pop(node).ref
+        try:
+            news: News = ray.get(ref, timeout=LOOK_S)
+        except RayError as error:
+            self._forget(node)
+            return error
         return news
 
-    def _check(self, node: str) -> None:
-        if not self.is_alive(node):
-            raise NodeLostError(f"node {node} is gone")
+    def _forget(self, node: str) -> None:
+        self._handles.pop(node, None)
+        self._asked.pop(node, None)
+
+    def _gone(self, nodes: Collection[str]) -> set[str]:
+        """Those of them that Ray says are gone."""
+        return set(nodes) - self.alive_nodes() if nodes else set()
+
+    def alive_nodes(self) -> set[str]:
+        """All nodes that Ray says live."""
+        return _alive_nodes()
 
     def is_alive(self, node: str) -> bool:
         """See `Nodes.is_alive`."""
-        return _is_alive(node)
+        return node in self.alive_nodes()
+
+    def tell_lost(self, lost: Mapping[str, str]) -> None:
+        """See `Nodes.tell_lost`."""
+        if self._known_by is None:
+            return
+        try:
+            run = KnownRun(self._spec.to_plain(), lost=dict(lost))
+            self._known_by.note_run.remote(self._spec.where, run)
+        except Exception as error:  # what was lost is in the driver's log, and `fit` raises
+            logger.debug("nobody can be told of %s: %s", lost, error)
 
 
-def _is_alive(node: str) -> bool:
-    """Whether Ray says that a node lives."""
-    return any(found["NodeID"] == node and found["Alive"] for found in ray.nodes())
+def _alive_nodes() -> set[str]:
+    return {str(found["NodeID"]) for found in ray.nodes() if found["Alive"]}
+
+
+def _wait(refs: Sequence[Any], timeout_s: float) -> set[Any]:
+    """Those that are there; waits until all of them are, or the time is over."""
+    if not refs:
+        return set()
+    return set(ray.wait(list(refs), num_returns=len(refs), timeout=timeout_s)[0])
 
 
 def finish_earlier(where: str, timeout_s: float, options: Mapping[str, Any] | None = None) -> None:
@@ -84,22 +164,29 @@ def finish_earlier(where: str, timeout_s: float, options: Mapping[str, Any] | No
         for found in ray.util.list_named_actors(all_namespaces=True)
         if found["namespace"] == NAMESPACE and str(found["name"]).startswith(names_of(where))
     ]
+    for name in names:  # all send at once, whoever of them does not answer
+        with suppress(ValueError, RayError):
+            agent = ray.get_actor(name, namespace=NAMESPACE)  # its methods do not hold it
+            agent.finish.remote(options)
+    began_s = time.monotonic()
     for name in names:
-        _finish(where, name, timeout_s, options)
+        _finish(where, name, timeout_s, options, began_s)
 
 
-def _finish(where: str, name: str, timeout_s: float, options: Mapping[str, Any] | None) -> None:
-    node = name.rsplit("-", 1)[-1]
-    moved_s, said_s, sent_bytes = time.monotonic(), 0.0, -1
+def _finish(
+    where: str, name: str, timeout_s: float, options: Mapping[str, Any] | None, began_s: float
+) -> None:
+    node = node_of(name)
+    moved_s, said_s, sent_bytes = began_s, 0.0, -1
     while True:
         try:
             handle = ray.get_actor(name, namespace=NAMESPACE)
             news: News = ray.get(handle.finish.remote(options), timeout=ANSWER_TIMEOUT_S)
         except ValueError:
             return  # it has ended: another restore has waited for it too
-        except (RayActorError, GetTimeoutError) as error:
+        except RayError as error:
             patience_s = min(timeout_s, START_TIMEOUT_S)  # Ray may be starting it again
-            if _is_alive(node) and time.monotonic() - moved_s < patience_s:
+            if node in _alive_nodes() and time.monotonic() - moved_s < patience_s:
                 time.sleep(LOOK_S)
                 continue
             logger.warning("%s: an agent of an earlier run does not answer: %s", where, error)

@@ -30,9 +30,9 @@ def check_shared(root: str) -> None:
     Raises:
         NotSharedError: Nodes do not see it, or cannot write there; names all of them, and why.
     """
-    nodes = [node for node in ray.nodes() if node["Alive"] and _runs_trials(node["Resources"])]
+    nodes = [node for node in ray.nodes() if node["Alive"] and runs_trials(node["Resources"])]
     with Mark(root) as mark:
-        asked = [(node, _ask(_probe, str(mark.path), node["NodeID"])) for node in nodes]
+        asked = [(node, ask(_probe, str(mark.path), node["NodeID"])) for node in nodes]
         troubles = [(node, _trouble(node, ref, mark)) for node, ref in asked]
     wrong = [
         f"node {node['NodeID']} ({node['NodeManagerAddress']}): {trouble}"
@@ -47,12 +47,14 @@ def check_shared(root: str) -> None:
         )
 
 
-def _runs_trials(resources: Mapping[str, float]) -> bool:
+def runs_trials(resources: Mapping[str, float]) -> bool:
+    """Whether a node with these may run trials."""
     return bool(resources.get("CPU") or resources.get("GPU"))
 
 
-def _ask(probe: Callable[..., str], *args: str) -> Any:
-    strategy = NodeAffinitySchedulingStrategy(args[-1], soft=True)
+def ask(probe: Callable[..., Any], *args: object) -> Any:
+    """Call a function on the node whose id is the last argument; returns the reference."""
+    strategy = NodeAffinitySchedulingStrategy(str(args[-1]), soft=True)
     task = ray.remote(num_cpus=0, max_retries=1, scheduling_strategy=strategy)(probe)
     return task.remote(*args)
 

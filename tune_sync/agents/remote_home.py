@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import mmap
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -17,9 +16,10 @@ from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.in_flight import InFlight
 from tune_sync.errors import HomeLostError, SyncTimeoutError
 from tune_sync.guard import staged_part
-from tune_sync.homes.home import Piece, digest_of
+from tune_sync.homes.home import Piece, ReadsAll, digest_of
 from tune_sync.homes.store import Info
 from tune_sync.manifest import Seal
+from tune_sync.new_pages import new_pages
 
 # The budget for bytes that this process has put into the object store and that the home has not
 # confirmed. With one chunk being filled it bounds our memory at any checkpoint size.
@@ -33,7 +33,7 @@ READS_AT_ONCE = 4
 DISCARD_WAIT_S = 5.0
 
 
-class RemoteHome:
+class RemoteHome(ReadsAll):
     """See `home.Home`. One a process and run; methods may be called from any thread.
 
     Args:
@@ -45,6 +45,7 @@ class RemoteHome:
     """
 
     in_place = False
+    keeps_chunks = False
     rewrite_s = 0.0
 
     def __init__(
@@ -71,7 +72,7 @@ class RemoteHome:
         """See `Home.read`. Ranges travel side by side."""
         # Pages of its own: they go back to the system with the last reference, and a process
         # that reads in many threads does not keep some for each of them.
-        out = memoryview(mmap.mmap(-1, max(length_bytes, 1)))
+        out = memoryview(new_pages(length_bytes))
         starts = deque(range(0, length_bytes, READ_BYTES))
         running: deque[tuple[int, Any]] = deque()
         got_bytes = 0

@@ -12,16 +12,23 @@ from tune_sync.homes.home import Piece
 
 # Small files travel together, up to this size.
 BATCH_BYTES = 16 << 20
+# Files up to this size do.
+SMALL_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
 class FileHere:
-    """What is here of one file: all bytes before `size_bytes`."""
+    """What is here of one file: all bytes before `size_bytes`.
+
+    Attributes:
+        digest: Once it was read here; before that "", as it is of most.
+    """
 
     size_bytes: int = 0
     expected_bytes: int | None = None
     is_batched: bool = False
     is_finished: bool = False
+    digest: str = ""
 
 
 @dataclass(slots=True)
@@ -33,6 +40,7 @@ class AttemptHere:
         name: Its id.
         there: Its id at the destination, once it has spilled.
         is_sealed: It was sealed here, and told of: what is here stays.
+        same_as: Further name of a file -> the file, wherever it is.
     """
 
     checkpoint: str
@@ -41,6 +49,7 @@ class AttemptHere:
     is_sealed: bool = False
     files: dict[str, FileHere] = field(default_factory=dict)
     links: list[tuple[str, str]] = field(default_factory=list)
+    same_as: dict[str, str] = field(default_factory=dict)
     writers_count: int = 0
     is_moving: bool = False
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -48,6 +57,16 @@ class AttemptHere:
     def file(self, key: str) -> FileHere:
         """What is here of a file."""
         return self.files.setdefault(key, FileHere())
+
+    def took(self, key: str, size_bytes: int) -> None:
+        """A file of so many bytes has come here as a whole."""
+        is_small = size_bytes <= SMALL_BYTES
+        self.files[key] = FileHere(size_bytes, size_bytes, is_batched=is_small, is_finished=True)
+
+    def digest(self, key: str) -> str:
+        """Of a file that has been sent from here to the destination; "" of others."""
+        file = self.files.get(self.same_as.get(key, key))
+        return file.digest if file else ""
 
     def has_spilled(self) -> bool:
         """Whether it is at the destination."""

@@ -2,9 +2,11 @@
 
 | the lease | what the agent does |
 |---|---|
+| cannot be read | waits: it may be replaced just now, or be half of one after a crash of its disk |
 | has gone | ends: the run has ended and all is stored, or the experiment was removed |
 | is another run's | ends: that run goes on without what is here, which the next restore looks at |
 | is held while the directory is tidied | waits |
+| is held by who tidied and has died | ends: nobody may write; what is here is left, as for a run |
 | is beating | waits for the driver |
 | is silent, or was left | sends all, then ends |
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 import enum
 
 from tune_sync.homes.bucket.lease import BUCKET_LEASE_TTL_S
-from tune_sync.homes.lease import LEASE_TTL_S, TIDYING, Holder
+from tune_sync.homes.lease import LEASE_TTL_S, TIDYING, holder_from_json
 
 # Longer than any lease is believed in without a heartbeat, also where nodes' clocks differ.
 SILENT_S = max(LEASE_TTL_S, BUCKET_LEASE_TTL_S) + 30
@@ -29,19 +31,22 @@ class Step(enum.Enum):
     LEAVE = "end, and leave what is staged"
 
 
-def next_step(holder: Holder | None, owner: str, now_s: float) -> Step:
+def next_step(lease: bytes | None, owner: str, now_s: float) -> Step:
     """What the agent of the run `owner` does, whose driver it has not heard for a while.
 
     Args:
-        holder: Who has the lease.
+        lease: What its file holds; None if there is none.
         owner: The agent's run.
         now_s: Seconds since the epoch.
     """
-    if holder is None:
+    if lease is None:
         return Step.END
-    if holder.owner.startswith(TIDYING):
+    holder = holder_from_json(lease)
+    if holder is None:  # says nothing of who has it: not a word to remove anything by
         return Step.STAY
+    is_alive = not holder.is_surely_dead and holder.age_s(now_s) < SILENT_S
+    if holder.owner.startswith(TIDYING):  # if it has died, it gives the lease back to nobody
+        return Step.STAY if is_alive else Step.LEAVE
     if holder.owner != owner:
         return Step.LEAVE
-    is_alive = not holder.is_surely_dead and holder.age_s(now_s) < SILENT_S
     return Step.STAY if is_alive else Step.SEND_ALL

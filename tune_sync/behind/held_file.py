@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 
 import xxhash
 
@@ -13,6 +15,8 @@ from tune_sync.transfer.streams import FileStream
 
 # More than this of one file waits in a local file, not in memory.
 HELD_BYTES = 1 << 20
+
+Edit = Callable[[bytes], bytes]
 
 
 class HeldFile:
@@ -34,6 +38,12 @@ class HeldFile:
         """xxh3_128 of all bytes so far."""
         return self._hash.hexdigest()
 
+    @property
+    def body(self) -> bytes:
+        """All bytes so far."""
+        self._file.seek(0)
+        return self._file.read()
+
     def write(self, data: bytes | memoryview) -> int:
         """Take bytes."""
         self._hash.update(data)
@@ -48,10 +58,16 @@ class HeldFile:
             self.closed = True
             self._on_close(self)
 
-    def send(self, home: Home, key: str, durable: bool) -> None:
-        """Put it in its place. For one thread at a time; again after an error."""
-        self._file.seek(0)
+    def send(self, home: Home, key: str, durable: bool, edit: Edit | None = None) -> None:
+        """Put it, or what `edit` makes of it, in its place. For one thread; also after an error."""
+        source = io.BytesIO(edit(self.body)) if edit else self._file
+        source.seek(0)
         stream = FileStream(home, key, lambda stream: None)
-        while data := self._file.read(CHUNK_BYTES):
-            stream.write(data)
-        stream.commit(durable, unless=None)
+        try:
+            while data := source.read(CHUNK_BYTES):
+                stream.write(data)
+            stream.commit(durable, unless=None)
+        except BaseException:  # it is sent again and again: nothing of this try may stay
+            with suppress(Exception):
+                stream.drop()
+            raise

@@ -8,11 +8,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,11 +23,18 @@ from pathlib import Path
 from typing import IO
 
 from tune_sync import layout
+from tune_sync.behind.confirm import confirm
+from tune_sync.behind.memory_home import Memory
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staged_send import send_attempt
-from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError
+from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError, StoreDeniedError
+from tune_sync.fastpath.budget import Budget
+from tune_sync.fastpath.folder import SHARED_MEMORY, folder_of
 from tune_sync.homes.home import Home
+from tune_sync.homes.replacing import replace_file
+from tune_sync.homes.store import LocalStore
 from tune_sync.manifest import Seal
+from tune_sync.spec import Options
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -33,11 +42,44 @@ MARK, LOCK = "staged_for.json", "agent.lock"
 # What nobody came back for is removed after so long. A shorter time would lose what was reported
 # when a machine is repaired and its experiment restored; a longer one fills disks for nobody.
 LEFT_AGE_S = 14 * 24 * 3600.0
+# Memory is too dear for that: it moves to the disk after so long.
+MEMORY_AGE_S = 3600.0
 
 
 def staging_root(given: str) -> Path:
-    """Where nodes stage: what was given, or a directory of this user's below the temporary one."""
-    return Path(given) if given else Path(tempfile.gettempdir(), f"tune_sync-{os.getuid()}")
+    """Where nodes stage: what was given, or a directory of this user's below the temporary one.
+
+    Raises:
+        StoreDeniedError: Somebody else has made that one, and could read what is staged.
+    """
+    if given:
+        return Path(given)
+    root = Path(tempfile.gettempdir(), f"tune_sync-{os.getuid()}")
+    with suppress(OSError):  # it is there; or whoever writes there says what is wrong
+        root.mkdir(mode=0o700)
+    with suppress(FileNotFoundError):
+        found = root.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise StoreDeniedError(
+                errno.EACCES,
+                f"{root} is not a directory of user {os.getuid()}: what is staged there could be "
+                "read and changed by others; remove it, or give SyncConfig(staging_dir=...)",
+            )
+    return root
+
+
+def memory_of(options: Options, owner: str, node: str) -> Memory | None:
+    """Where a run stages in shared memory of a node; None if it does not."""
+    if not options.memory_dir:
+        return None
+    budget = Budget(Path(options.memory_dir), options.memory_limit_bytes)
+    root = budget.folder / owner / node
+    return Memory(root, budget, options.max_checkpoints_in_memory)
+
+
+def staging_roots(options: Options) -> list[Path]:
+    """Where a node may have staging of runs, also of those with other settings."""
+    return [folder_of(Path(options.memory_dir or SHARED_MEMORY)), staging_root(options.staging_dir)]
 
 
 class Claim:
@@ -56,19 +98,30 @@ class Claim:
 
     def renew(self) -> None:
         """Say again whose it is. On a full disk it is said the next time."""
-        mark = self._dir / MARK
         try:
+            # The last one to use it may have removed it, and only this user may enter.
+            self._dir.parents[1].mkdir(mode=0o700, parents=True, exist_ok=True)
             self._dir.mkdir(parents=True, exist_ok=True)
             if self._lock is None:
                 self._lock = _locked(self._dir)
-            if not mark.exists():
-                mark.with_suffix(".new").write_text(
-                    json.dumps({"format_version": 1, "experiment": self._where})
-                )
-                mark.with_suffix(".new").rename(mark)
-            os.utime(mark)
+            os.utime(mark_as(self._dir.parent, self._where))
         except OSError as error:
-            logger.debug("%s: %s", mark, error)
+            logger.debug("%s: %s", self._dir, error)
+
+
+def mark_as(root: Path, where: str) -> Path:
+    """Say whose a staging directory is, if nobody has: a restore finds it by that.
+
+    Raises:
+        OSError: The disk does not take it.
+    """
+    mark = root / layout.INTERNAL_DIR / MARK
+    if not mark.exists():
+        store, key = LocalStore(root), f"{layout.INTERNAL_DIR}/{MARK}"
+        store.make_dir(layout.INTERNAL_DIR)
+        body = json.dumps({"format_version": 1, "experiment": where}).encode()
+        replace_file(store, key, body, fresh=f"{key}.{os.getpid()}")  # others may, too
+    return mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +189,68 @@ def sweep_old(staging: Path, now_s: float) -> list[Path]:
     return removed
 
 
+def sweep_memory(folder: Path, staging: Path, now_s: float) -> list[Path]:
+    """Move what nobody came back for from memory to the disk; returns where that is now.
+
+    Args:
+        folder: In shared memory.
+        staging: On the disk.
+        now_s: Seconds since the epoch.
+    """
+    moved = []
+    for left in find(folder):
+        if now_s - left.seen_s > MEMORY_AGE_S:
+            with left.taken() as is_free:
+                target = staging / left.owner / left.node
+                if is_free and move_to_disk(left.root, target):
+                    moved.append(target)
+    return moved
+
+
+def move_to_disk(memory: Path, disk: Path) -> bool:
+    """Move what was reported from a run's memory to its staging on the disk; whether it could be.
+
+    Call it when nobody uses either.
+    """
+    source, target = StagedCopies(memory), StagedCopies(disk)
+    try:
+        for checkpoint, attempt, seal in _in_order(source):
+            if seal is not None:
+                _copy(source, target, checkpoint, attempt)
+                _confirm(target, checkpoint, seal)
+            source.remove(checkpoint, attempt)
+        (disk / layout.INTERNAL_DIR).mkdir(parents=True, exist_ok=True)
+        mark = Path(layout.INTERNAL_DIR, MARK)
+        shutil.copy2(memory / mark, disk / mark)  # also its time
+    except OSError as error:
+        logger.warning("%s stays in memory: it cannot be moved to %s: %s", memory, disk, error)
+        return False
+    logger.warning("moved what was staged in %s to %s: nobody sends it now", memory, disk)
+    shutil.rmtree(memory, ignore_errors=True)
+    with suppress(OSError):
+        memory.parent.rmdir()
+    return True
+
+
+def _confirm(copies: StagedCopies, checkpoint: str, seal: Seal) -> None:
+    try:
+        confirm(copies, checkpoint, seal)
+    except DamagedError as error:
+        logger.error("%s is lost: %s", checkpoint, error)
+
+
+def _copy(source: StagedCopies, target: StagedCopies, checkpoint: str, attempt: str) -> None:
+    key, on_way = layout.attempt_key(checkpoint, attempt), f"{layout.TRASH_DIR}/{attempt}"
+    target.store.make_dir(layout.TRASH_DIR)
+    target.store.make_dir(layout.parent(key))
+    try:
+        shutil.copytree(source.store.path(key), target.store.path(on_way))
+        target.store.sync_tree(on_way)
+        target.store.rename(on_way, key)
+    finally:
+        target.store.remove_tree(on_way)
+
+
 def send_left(left: LeftBehind, home: Home, is_wanted: Callable[[str], bool | None]) -> list[str]:
     """Send what was reported and is still wanted, and remove the rest; returns what was sent.
 
@@ -147,7 +262,8 @@ def send_left(left: LeftBehind, home: Home, is_wanted: Callable[[str], bool | No
         is_wanted: Of a checkpoint's key; None if it is none of this experiment, and stays.
 
     Raises:
-        Exception: What the destination raises; what is not sent stays.
+        DamagedOnWayError: See `send_attempt`; what is not sent stays.
+        Exception: What the destination raises; here too.
     """
     copies = StagedCopies(left.root)
     sent, stays = [], False
@@ -176,8 +292,11 @@ def _in_order(copies: StagedCopies) -> list[tuple[str, str, Seal | None]]:
 
 
 def _send(copies: StagedCopies, checkpoint: str, seal: Seal, home: Home) -> bool:
-    """Whether it was sent: not if it was not all of a report, or was stored before."""
-    if seal.ranks_count is None or copies.stored_as(checkpoint, seal.attempt):
+    """Whether it was sent: not if it was not all of a report.
+
+    What was stored before and is still wanted was lost there since.
+    """
+    if seal.ranks_count is None:
         return False
     try:
         send_attempt(copies, checkpoint, seal, home)

@@ -7,57 +7,71 @@ and a new one goes on from there.
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from tune_sync import layout
+from tune_sync.behind.confirm import confirm
+from tune_sync.behind.node_copies import NodeCopies
+from tune_sync.behind.node_disk import NodeDisk
 from tune_sync.behind.staged_copy import StagedCopies
-from tune_sync.behind.staged_send import GivenUpError, send_attempt
+from tune_sync.behind.staged_send import DamagedOnWayError, GivenUpError, send_attempt
 from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError, StoreFullError
+from tune_sync.fastpath.folder import remove_empty
 from tune_sync.homes.home import Home
 from tune_sync.manifest import Seal
+from tune_sync.sending.backlog import NOT_STAGED
+from tune_sync.sending.bandwidth import Bandwidth
+from tune_sync.sending.gate import SENDERS_COUNT
 from tune_sync.sending.orders import News, Orders
 from tune_sync.sending.queue import Item, SendQueue
+from tune_sync.worker import Worker
 
 logger = logging.getLogger("ray.tune_sync")
 
-# So many checkpoints of a node travel at a time; each keeps several requests under way.
-SENDERS_COUNT = 2
 # How often it looks for work that nobody has told it of.
 LOOK_S = 2.0
 # After a failure: each client has tried for itself by then.
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 30.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+NO_ANSWER = "there was no answer yet"
 
 
 class NodeSender:
     """Methods may be called from any thread.
 
     Args:
-        root: The run's staging directory on this node.
+        root, memory: The run's staging directory here; and in shared memory, if that is used.
         open_home: Makes the destination's home; called again after each failure.
         limit_bytes: See `SendQueue`.
-        only_wanted: See `SendQueue`.
+        only_wanted, only_expected: See `SendQueue`.
+        max_bytes_per_s: It sends no more than this; 0: no limit.
         first_pause_s: See `FIRST_PAUSE_S`.
     """
 
     def __init__(
         self, root: Path, open_home: Callable[[], Home], limit_bytes: int, *,
-        only_wanted: bool = False, first_pause_s: float = FIRST_PAUSE_S,
+        memory: Path | None = None, only_wanted: bool = False, only_expected: bool = False,
+        max_bytes_per_s: int = 0, first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:  # fmt: skip
-        self._copies = StagedCopies(root)
+        self._copies, self._memory = NodeCopies(*([memory] if memory else []), root), memory
+        self._places: dict[str, StagedCopies] = {}
         self._open_home = open_home
         self._first_pause_s = first_pause_s
-        self._queue = SendQueue(limit_bytes, only_wanted)
+        self._queue = SendQueue(limit_bytes, only_wanted, only_expected)
+        self._bandwidth = Bandwidth(max_bytes_per_s)
         self._seals: dict[str, Seal] = {}
-        self._sent_bytes = 0
-        self._error = ""
-        self._is_ending = False
+        self._noted: set[str] = set()  # attempts of several ranks
+        self._sent_bytes = self._stored_count = self._stored_bytes = 0
+        self._error, self._confirming, self._is_ending = "", "", False
         self._changed = threading.Condition()
         self._heard_s = time.monotonic()
+        self._disk = NodeDisk(root)
+        self._confirmer = Worker("tune_sync-confirm")
         self.scan()
         self._threads = [
             threading.Thread(target=self._work, name="tune_sync-send", daemon=True)
@@ -72,11 +86,13 @@ class NodeSender:
         An attempt may be sealed while it grows: it is complete if its seal says so, or if it was
         reported, and so is `expected`.
         """
+        for disk in (self._disk, *([NodeDisk(self._memory)] if self._memory else [])):
+            disk.sweep_making()
         with self._changed:
             known = {item.attempt for item in self._queue.items()}
-        for checkpoint, attempt in self._copies.attempts():
+        for copies, checkpoint, attempt in self._copies.attempts():
             if attempt not in known:
-                self._take_in(checkpoint, attempt, attempt in expected)
+                self._take_in(copies, checkpoint, attempt, attempt in expected)
         with self._changed:
             self._changed.notify_all()
 
@@ -89,10 +105,15 @@ class NodeSender:
         with self._changed:
             self._heard_s = time.monotonic()
             self._queue.is_alone = False
-            self._queue.tell(orders)
+            published = self._queue.tell(orders)
             known = {item.attempt for item in self._queue.items()}
         if not known.issuperset(orders.expected):
             self.scan(orders.expected)
+        for item in published:
+            with suppress(OSError, KeyError):  # else a later process here sends it once more
+                self._places[item.attempt].stored(item.checkpoint, item.attempt, item.stored_as)
+        self._note_parts(orders)
+        self._look_for_gone()
         self._remove_some()
         with self._changed:
             self._changed.notify_all()
@@ -100,18 +121,47 @@ class NodeSender:
 
     def make_room(self) -> None:
         """The disk is full: remove all that is published."""
-        self._remove_some(is_short=True)
+        self._remove_some(lambda item: not item.in_memory)
+
+    def free_memory(self, trial: str) -> bool:
+        """Remove in memory what is published, of a trial or of all (""), the newest last."""
+
+        def is_meant(item: Item) -> bool:
+            return item.in_memory and trial in ("", layout.parent(item.checkpoint))
+
+        return any(map(is_meant, self._remove_some())) or bool(self._remove_some(is_meant))
+
+    def forget(self, checkpoint: str, attempt: str) -> bool:
+        """Remove an attempt that may be begun again; False while it is read, or sent."""
+        with self._changed:
+            is_in_use = attempt in (self._confirming, *self._queue.sending())
+        if is_in_use or not self._copies.remove(checkpoint, attempt):
+            return False
+        self._forget(attempt)
+        return True
 
     def has_room(self) -> bool:
         """See `SendQueue.has_room`."""
+        making_bytes = self._disk.making_bytes()
         with self._changed:
+            self._queue.making_bytes = making_bytes
             return self._queue.has_room
 
     def is_settled(self, attempt: str) -> bool:
         """Whether an attempt is stored, or the destination does not answer, or refuses it."""
+        return self.why_not_stored(attempt) != NO_ANSWER
+
+    def why_not_stored(self, attempt: str) -> str:
+        """See `StagingAgent.why_not_stored`."""
         with self._changed:
-            stored = any(i.attempt == attempt and i.stored_as for i in self._queue.items())
-            return stored or bool(self._error) or attempt in self._queue.failed()
+            why = self._queue.failed().get(attempt) or self._error or NO_ANSWER
+            return "" if self._queue.is_stored(attempt) else why
+
+    def is_stored(self, attempt: str) -> bool:
+        """Whether it is. Somebody waits for that: it is sent, whoever else has it."""
+        with self._changed:
+            self._changed.notify_all()
+            return self._queue.wait_for(attempt)
 
     def go_on_alone(self) -> None:
         """The driver has died: send all that is here."""
@@ -143,55 +193,130 @@ class NodeSender:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join(LOOK_S)
+        self._confirmer.close(LOOK_S)
         if leave:
             return
-        shutil.rmtree(self._copies.root, ignore_errors=True)
-        with suppress(OSError):  # another node of this machine may use it
-            self._copies.root.parent.rmdir()
+        self._copies.remove_all()
+        if self._memory is not None:
+            remove_empty(self._memory.parents[1])
 
     # Inside
 
     def _news(self, orders: Orders) -> News:
-        items = self._queue.items()
-        held = [item.attempt for item in items]
-        left = [i for i in items if not i.stored_as and i.attempt not in orders.dropped]
-        return News(
-            held=held,
-            stored={item.attempt: item.stored_as for item in items if item.stored_as},
-            failed=self._queue.failed(),
-            missing=[a for a in orders.expected if a not in held],
-            left_count=len(left),
-            left_bytes=sum(item.size_bytes for item in left),
-            sent_bytes=self._sent_bytes,
-            error=self._error,
-        )
+        return replace(
+            self._queue.news(orders, time.time()), stored_count=self._stored_count,
+            stored_bytes=self._stored_bytes, sent_bytes=self._sent_bytes, error=self._error,
+            noted=[i.attempt for i in self._queue.items() if self._knows_parts(i.attempt)],
+        )  # fmt: skip
 
-    def _take_in(self, checkpoint: str, attempt: str, is_expected: bool) -> None:
+    def _look_for_gone(self) -> None:
+        """Tell early what was removed before its turn: someone may be waiting for it."""
+        with self._changed:
+            waiting = self._queue.waiting()
+        for item in waiting:
+            copies = self._places.get(item.attempt)
+            with suppress(OSError):  # a disk that cannot be read tells when it is to be sent
+                if copies is not None and not copies.is_sealed(item.checkpoint, item.attempt):
+                    self._give_up_if_gone(item)
+
+    def _knows_parts(self, attempt: str) -> bool:
+        return attempt in self._noted or self._seals[attempt].is_all
+
+    def _note_parts(self, orders: Orders) -> None:
+        with self._changed:
+            items = [i for i in self._queue.items() if i.attempt in orders.parts]
+            todo = [i for i in items if not self._knows_parts(i.attempt)]
+        for item in todo:
+            copies = self._places.get(item.attempt)
+            if copies is None:
+                continue  # another thread has removed it
+            with suppress(StoreFullError, FileNotFoundError):  # told again the next time
+                copies.note_parts(item.checkpoint, item.attempt, orders.parts[item.attempt])
+                self._noted.add(item.attempt)
+
+    def _take_in(
+        self, copies: StagedCopies, checkpoint: str, attempt: str, is_expected: bool
+    ) -> None:
         try:
-            seal = self._copies.seal(checkpoint, attempt)
+            seal = copies.seal(checkpoint, attempt)
         except DamagedError as error:
             logger.warning("%s", error)
             return
         if seal is None:
-            if self._copies.is_abandoned(checkpoint, attempt):
-                self._copies.remove(checkpoint, attempt)
+            if copies.is_abandoned(checkpoint, attempt):
+                copies.remove(checkpoint, attempt)
             return
         if seal.ranks_count is None and not is_expected:
             return
         size_bytes = sum(file.size_bytes for file in seal.files)
-        stored_as = self._copies.stored_as(checkpoint, attempt)
+        stored_as = copies.stored_as(checkpoint, attempt)
+        in_memory = copies.root == self._memory
         with self._changed:
+            if not copies.is_sealed(checkpoint, attempt):
+                return  # another thread has removed it since
             self._seals[attempt] = seal
-            self._queue.add(Item(checkpoint, attempt, seal.sealed_s, size_bytes, stored_as))
+            self._places[attempt] = copies
+            item = Item(
+                checkpoint, attempt, seal.sealed_s, size_bytes, stored_as, in_memory,
+                is_confirmed=seal.is_confirmed or bool(stored_as),
+            )  # fmt: skip
+            self._queue.add(item)
+        if not item.is_confirmed:
+            self._confirmer.add(partial(self._confirm, item))
 
-    def _remove_some(self, *, is_short: bool = False) -> None:
+    def _confirm(self, item: Item) -> None:
+        """Read what was handed over, and make it durable. Not in turn: its host may go down."""
         with self._changed:
-            removable = self._queue.removable(is_short=is_short)
-        for item in removable:
-            self._copies.remove(item.checkpoint, item.attempt)
-            with self._changed:
-                self._queue.removed(item.attempt)
-                self._seals.pop(item.attempt, None)
+            seal, copies = self._seals.get(item.attempt), self._places.get(item.attempt)
+            if seal is None or copies is None or self._is_ending:
+                return
+            self._confirming = item.attempt
+        try:
+            confirmed = confirm(copies, item.checkpoint, seal)
+        except FileNotFoundError:
+            self._give_up(item, FileNotFoundError(NOT_STAGED))
+            return
+        except (DamagedError, PathRefusedError) as error:
+            self._give_up(item, error)
+            return
+        except Exception as error:  # this disk cannot be read now: whoever sends it tries again
+            logger.debug("%s is not confirmed yet: %s", item.checkpoint, error)
+            confirmed = seal
+        finally:
+            self._confirming = ""
+        with self._changed:
+            if item.attempt in self._seals:
+                self._seals[item.attempt] = confirmed
+            self._queue.confirmed(item.attempt)
+            self._changed.notify_all()
+
+    def _give_up(self, item: Item, error: Exception) -> None:
+        with self._changed:
+            if item.attempt not in self._seals or self._queue.is_dropped(item.attempt):
+                return  # it is being removed, as nobody needs it
+            self._queue.give_up(item.attempt, str(error))
+        logger.error("%s cannot be sent: %s", item.checkpoint, error)
+
+    def _remove_some(self, is_short: Callable[[Item], bool] = lambda item: False) -> list[Item]:
+        """Remove what need not stay; returns it. See `SendQueue.removable`."""
+        with self._changed:
+            removable = self._queue.removable(is_short)
+        return [item for item in removable if self._remove(item)]
+
+    def _remove(self, item: Item) -> bool:
+        with self._changed:
+            copies = self._places.get(item.attempt)
+        if copies is None or not copies.remove(item.checkpoint, item.attempt):
+            return False  # another thread was first; or it is read just now
+        self._forget(item.attempt)
+        return True
+
+    def _forget(self, attempt: str) -> None:
+        with self._changed:
+            self._queue.removed(attempt)
+            self._seals.pop(attempt, None)
+            self._places.pop(attempt, None)
+            self._noted.discard(attempt)
 
     def _work(self) -> None:
         failed_count = 0
@@ -218,32 +343,52 @@ class NodeSender:
     def _send(self, item: Item) -> bool:
         """Whether it was sent, or never will be."""
         try:
+            copies = self._places[item.attempt]
             stored_as = send_attempt(
-                self._copies, item.checkpoint, self._seals[item.attempt], self._open_home(),
+                copies, item.checkpoint, self._seals[item.attempt], self._open_home(),
                 lambda size_bytes: self._goes_on(item, size_bytes),
             )  # fmt: skip
             with suppress(StoreFullError):  # else it is sent again if this process ends before
-                self._copies.stored(item.checkpoint, item.attempt, stored_as)
+                copies.stored(item.checkpoint, item.attempt, stored_as)
         except GivenUpError:
             self._put_back(item, "")
             return True
-        except (DamagedError, ImmutableError, PathRefusedError) as error:
-            logger.error("%s cannot be sent: %s", item.checkpoint, error)
-            with self._changed:
-                self._queue.give_up(item.attempt, str(error))
+        except (DamagedError, DamagedOnWayError, ImmutableError, PathRefusedError) as error:
+            self._give_up(item, error)
             return True
         except Exception as error:
+            if self._give_up_if_gone(item):
+                return True
             self._put_back(item, f"{item.checkpoint}: {error}")
             return False
         with self._changed:
             self._error = ""
             self._queue.sent(item.attempt, stored_as)
+            self._stored_count += 1
+            self._stored_bytes += item.size_bytes
+        return True
+
+    def _give_up_if_gone(self, item: Item) -> bool:
+        """Whether someone has removed an attempt from this node; then it can never be sent."""
+        with self._changed:
+            seal, copies = self._seals.get(item.attempt), self._places.get(item.attempt)
+        if seal is None or copies is None or copies.is_there(item.checkpoint, seal):
+            return False
+        self._give_up(item, FileNotFoundError(NOT_STAGED))
         return True
 
     def _goes_on(self, item: Item, size_bytes: int) -> bool:
+        """Whether to send so many bytes more; waits until they may be sent."""
         with self._changed:
-            self._sent_bytes += size_bytes + 1  # tells that something moves
-            return not self._is_ending and not self._queue.is_dropped(item.attempt)
+            until_s = time.monotonic()
+            until_s += self._bandwidth.take(size_bytes, until_s)
+            self._sent_bytes += size_bytes
+            while True:
+                self._sent_bytes += 1  # tells that something moves
+                wait_s = until_s - time.monotonic()
+                if self._is_ending or self._queue.is_dropped(item.attempt) or wait_s <= 0:
+                    return not self._is_ending and not self._queue.is_dropped(item.attempt)
+                self._changed.wait(min(wait_s, LOOK_S))
 
     def _put_back(self, item: Item, error: str) -> None:
         if error:

@@ -1,8 +1,10 @@
-"""`SpillingHome`: stages on this node's disk; what finds no room there *spills* to the destination.
+"""`SpillingHome`: stages on this node; what finds no room there *spills* to the destination.
 
 The disk may get full at any write: by another program, a quota, or what is staged. What was written
 of that attempt till then is sent to the destination, and the rest of it goes there directly: such a
 report takes as long as one that waits for the destination. Nobody has to say it again.
+
+One in memory has one on the disk as its destination, and that has the real one.
 """
 
 from __future__ import annotations
@@ -15,15 +17,24 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
+
+import xxhash
 
 from tune_sync import guard, layout
 from tune_sync.behind.attempt_here import AttemptHere, FileHere
 from tune_sync.behind.staged_copy import StagedCopies
-from tune_sync.errors import FixCallError, StoreError, StoreFullError, TuneSyncError
-from tune_sync.homes.home import Home, LocalHome, Piece
+from tune_sync.errors import (
+    FixCallError,
+    StoreError,
+    StoreFullError,
+    SyncTimeoutError,
+    TuneSyncError,
+)
+from tune_sync.homes.home import Home, LocalHome, Piece, digest_of
 from tune_sync.homes.store import free_bytes
-from tune_sync.manifest import Seal
+from tune_sync.manifest import FileEntry, Seal
 from tune_sync.sending.orders import AT
 from tune_sync.transfer.chunks import CHUNK_BYTES
 
@@ -37,6 +48,7 @@ LOOK_S = 1.0
 ROOM_BYTES = 1 << 20
 # A full disk is told so often: each report would say the same.
 SAY_S = 60.0
+INSTEAD = "goes to its destination directly, and its report waits for that"
 # Attempts that are remembered after their seal, as a seal may grow.
 KEPT_COUNT = 64
 
@@ -49,14 +61,19 @@ class SpillingHome:
         destination: Where everything goes in the end.
         node: The Ray node's id.
         make_room: Removes what this node need not keep.
+        wait_for_room: Called before an attempt at a checkpoint is begun here.
+        instead: Says what happens to a checkpoint that spills.
+        say_s: How often that is said.
         timeout_s: How long to wait if there is neither room nor an answer of the destination.
         clock: Monotonic seconds.
         sleep: Waits for seconds.
     """
 
     def __init__(
-        self, local: LocalHome, destination: Home, node: str, *,
-        make_room: Callable[[], None] = lambda: None, timeout_s: float = 1800.0,
+        self, local: LocalHome, destination: Home | SpillingHome, node: str, *,
+        make_room: Callable[[], None] = lambda: None,
+        wait_for_room: Callable[[str], None] = lambda checkpoint: None,
+        instead: str = INSTEAD, say_s: float = SAY_S, timeout_s: float = 1800.0,
         clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
         self._local = local
@@ -64,6 +81,9 @@ class SpillingHome:
         self._destination = destination
         self._node = node
         self._make_room = make_room
+        self._wait_for_room = wait_for_room
+        self._instead = instead
+        self._say_s = say_s
         self._timeout_s = timeout_s
         self._clock = clock
         self._sleep = sleep
@@ -74,13 +94,23 @@ class SpillingHome:
     def reported_as(self, attempt: str) -> str:
         """See `Home.reported_as`."""
         found = self._find(attempt)
-        return found.there if found and found.there else f"{attempt}{AT}{self._node}"
+        if found is not None and found.there:
+            return self._destination.reported_as(found.there)
+        return f"{attempt}{AT}{self._node}"
 
-    def begin(self, checkpoint: str) -> str:
-        """See `Home.begin`."""
-        found = self._first_that_works(
-            checkpoint, lambda: self._begin_here(checkpoint), lambda: self._begin_there(checkpoint)
-        )
+    def is_staged(self, attempt: str) -> bool:
+        """Whether an attempt is on this node, and has to be sent on."""
+        found = self._find(attempt)
+        if found is None or not found.there:
+            return True
+        below = self._destination
+        return isinstance(below, SpillingHome) and below.is_staged(found.there)
+
+    def begin(self, checkpoint: str, *, is_there: bool = False) -> str:
+        """See `Home.begin`. `is_there`: not here, but where it would spill to."""
+        self._wait_for_room(checkpoint)
+        ways = [partial(self._begin_here, checkpoint), partial(self._begin_there, checkpoint)]
+        found = self._first_that_works(checkpoint, *(ways[1:] if is_there else ways))
         with self._names:
             self._attempts[found.name] = found
             sealed = [a.name for a in self._attempts.values() if a.is_sealed or a.there]
@@ -119,11 +149,28 @@ class SpillingHome:
 
     def link(self, source: str, target: str) -> None:
         """See `Home.link`."""
+        attempt = self._of(target)
+        if attempt is not None:
+            attempt.same_as[target] = source
         self._put(
             target,
             lambda home, to: home.link(to(source), to(target)),
             lambda attempt: attempt.links.append((source, target)),
         )
+
+    def take(self, key: str, source: Path, *, is_given: bool) -> FileEntry | None:
+        """See `Home.take`."""
+        attempt = self._of(key)
+        if attempt is None:
+            return None
+        with attempt.writing():
+            if attempt.has_spilled():
+                found = self._destination.take(attempt.key_there(key), source, is_given=is_given)
+                return found and replace(found, path=key)
+            found = self._local.take(key, source, is_given=is_given)
+            if found is not None:
+                attempt.took(key, found.size_bytes)
+        return found
 
     def flush(self, key: str) -> None:
         """See `Home.flush`."""
@@ -137,20 +184,19 @@ class SpillingHome:
 
         self._put(key, lambda home, to: home.finish(to(key)), note)
 
-    def seal(self, checkpoint: str, seal: Seal) -> bool:
-        """See `Home.seal`; returns whether it is staged here."""
+    def seal(self, checkpoint: str, seal: Seal) -> None:
+        """See `Home.seal`."""
         here = layout.staged_key(checkpoint, seal.attempt)
 
-        def seal_at(home: Home, to: Callable[[str], str]) -> None:
+        def seal_at(home: Home | SpillingHome, to: Callable[[str], str]) -> None:
             attempt = to(here).split("/")[-2]
-            home.seal(checkpoint, replace(seal, attempt=attempt))
+            there = replace(seal, attempt=attempt)
+            home.seal(checkpoint, there if home is self._local else self._with_digests(there, seal))
 
         def note(attempt: AttemptHere) -> None:
             attempt.is_sealed = True
 
         self._put(here, seal_at, note)
-        found = self._find(seal.attempt)
-        return found is None or not found.there
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """See `Home.discard_attempt`."""
@@ -162,6 +208,14 @@ class SpillingHome:
 
     # Inside
 
+    def _with_digests(self, there: Seal, here: Seal) -> Seal:
+        """The seal of what has spilled: what was handed over before has been read meanwhile."""
+        attempt = self._find(here.attempt)
+        if attempt is None:
+            return there
+        top = layout.staged_key(attempt.checkpoint, attempt.name)
+        return there.confirmed(lambda path: attempt.digest(f"{top}/{path}"))
+
     def _find(self, attempt: str) -> AttemptHere | None:
         with self._names:
             return self._attempts.get(attempt)
@@ -170,7 +224,7 @@ class SpillingHome:
         return self._find(guard.attempt_root(key).split("/")[-2])
 
     def _put(
-        self, key: str, put: Callable[[Home, Callable[[str], str]], None],
+        self, key: str, put: Callable[[Home | SpillingHome, Callable[[str], str]], None],
         note: Callable[[AttemptHere], None] = lambda attempt: None,
     ) -> None:  # fmt: skip
         """Do it here, or where the attempt has spilled to."""
@@ -235,9 +289,11 @@ class SpillingHome:
     def _send(self, attempt: AttemptHere) -> None:
         """Send what is here of an attempt, as if it had been written there."""
         for pieces in attempt.batches():
-            data = b"".join(self._local.read(p.key, 0, p.length_bytes) for p in pieces)
+            parts = [self._local.read(p.key, 0, p.length_bytes) for p in pieces]
+            for piece, part in zip(pieces, parts, strict=True):
+                attempt.file(piece.key).digest = digest_of(part)
             there = [replace(p, key=attempt.key_there(p.key)) for p in pieces]
-            self._destination.write_batch(there, data)
+            self._destination.write_batch(there, b"".join(parts))
         for key, file in attempt.files.items():
             if not file.is_batched:
                 self._send_file(key, attempt.key_there(key), file)
@@ -248,9 +304,13 @@ class SpillingHome:
     def _send_file(self, key: str, target: str, file: FileHere) -> None:
         if file.expected_bytes is not None:
             self._destination.expect(target, file.expected_bytes)
+        digest = xxhash.xxh3_128()
         for start in range(0, file.size_bytes, CHUNK_BYTES):
             size_bytes = min(CHUNK_BYTES, file.size_bytes - start)
-            self._destination.write(target, start, self._local.read(key, start, size_bytes))
+            data = self._local.read(key, start, size_bytes)
+            digest.update(data)
+            self._destination.write(target, start, data)
+        file.digest = digest.hexdigest()
         if file.is_finished:
             self._destination.finish(target)
 
@@ -264,22 +324,27 @@ class SpillingHome:
                     return way()
                 except (FixCallError, FileNotFoundError):  # not for lack of room: it was discarded
                     raise
+                except SyncTimeoutError as error:
+                    if isinstance(self._destination, SpillingHome):  # which has waited for room
+                        raise
+                    errors.append(error)
+                    self._say(checkpoint, errors)
                 except (OSError, StoreError) as error:
                     errors.append(error)
                     self._say(checkpoint, errors)
-            if self._clock() > end_s:
+            if self._clock() >= end_s:
                 raise self._no_way(checkpoint, errors) from errors[0]
             self._sleep(LOOK_S)
 
     def _say(self, checkpoint: str, errors: Sequence[Exception]) -> None:
         now_s = self._clock()
-        if now_s - self._said_s.get(len(errors), float("-inf")) < SAY_S:
+        if now_s - self._said_s.get(len(errors), float("-inf")) < self._say_s:
             return
         self._said_s[len(errors)] = now_s
         if len(errors) == 1:
             logger.warning(
-                "node %s cannot stage in %s: %s; %s goes to its destination directly, and its "
-                "report waits for that", self._node, self._local.root, errors[0], checkpoint,
+                "node %s cannot stage in %s: %s; %s %s", self._node, self._local.root, errors[0],
+                checkpoint, self._instead,
             )  # fmt: skip
         else:
             logger.warning("%s", self._no_way(checkpoint, errors))

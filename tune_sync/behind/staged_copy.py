@@ -5,25 +5,31 @@ A node's staging directory is laid out like an experiment directory of which onl
 ```
 <staging>/<run>/<node>/.tune_sync/staging/<checkpoint>/<attempt>/data/…, seal.json
     writer.json   who writes
+    parts.json    all parts of the checkpoint, as the driver took them
     stored.json   sealed at the destination
 ```
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from tune_sync import layout
-from tune_sync.errors import DamagedError, StoreFullError
+from tune_sync.errors import DamagedError, NotWholeError, StoreFullError
 from tune_sync.homes.lease import Holder, holder_from_json
+from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import Info, LocalStore
-from tune_sync.manifest import Seal, seal_from_json
+from tune_sync.manifest import FileEntry, Seal, seal_from_json, to_json
+from tune_sync.process import boot
 
-WRITER, STORED = "writer.json", "stored.json"
+WRITER, PARTS = "writer.json", "parts.json"
+STORED, SEAL = "stored.json", "seal.json"
 
 
 class StagedCopies:
@@ -36,6 +42,7 @@ class StagedCopies:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.store = LocalStore(root)
+        self.store.setting = "staging_dir"
 
     def begun(self, checkpoint: str, attempt: str, now_s: float) -> None:
         """Note who writes an attempt."""
@@ -54,13 +61,74 @@ class StagedCopies:
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return ""
 
+    def note_parts(self, checkpoint: str, attempt: str, parts: Sequence[str]) -> None:
+        """Note what the driver took a checkpoint of. See `manifest.Seal.parts`."""
+        self._mark(checkpoint, attempt, PARTS, json.dumps({"parts": list(parts)}))
+
+    def parts(self, checkpoint: str, attempt: str) -> tuple[str, ...] | None:
+        """What was noted; None if nothing was."""
+        try:
+            body = self.store.read(self._key(checkpoint, attempt, PARTS))
+            return tuple(str(part) for part in json.loads(body)["parts"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
     def seal(self, checkpoint: str, attempt: str) -> Seal | None:
-        """What an attempt holds; None if it is not sealed. Raises DamagedError."""
+        """What an attempt holds; None if it is not sealed. Raises DamagedError.
+
+        A host that went down may have lost any byte of what was not confirmed.
+        """
         key = layout.seal_key(checkpoint, attempt)
         try:
-            return seal_from_json(self.store.read(key), key)
+            seal = seal_from_json(self.store.read(key), key)
         except FileNotFoundError:
             return None
+        return seal if seal.boot in (None, boot()) else None
+
+    def seal_for_now(self, checkpoint: str, seal: Seal) -> None:
+        """Note what an attempt holds. It survives this process on return, not yet this host.
+
+        Raises:
+            NotWholeError: A file is not there as it was written, or taken.
+        """
+        data = layout.staged_key(checkpoint, seal.attempt)
+        if self.store.info(data) is None:
+            raise NotWholeError(f"attempt {seal.attempt} at {checkpoint} is over; report it again")
+        for directory in seal.directories:
+            self.store.make_dir(f"{data}/{directory}")
+        changed = self.first_changed(checkpoint, seal)
+        if changed:
+            raise NotWholeError(f"{changed}; report the checkpoint again")
+        body = to_json(replace(seal, boot=boot())).decode()
+        self._mark(checkpoint, seal.attempt, SEAL, body)
+
+    def take_back(self, checkpoint: str, attempt: str) -> None:
+        """What was sealed is not what it was: it is no checkpoint any more."""
+        self.store.remove(layout.seal_key(checkpoint, attempt))
+
+    def first_changed(self, checkpoint: str, seal: Seal) -> str:
+        """Says which file is not as it was when it was sealed; "" if all are.
+
+        Raises:
+            FileNotFoundError: One is not there.
+        """
+        data = layout.staged_key(checkpoint, seal.attempt)
+        for file in seal.files:
+            found = self.store.path(f"{data}/{file.path}").stat()
+            if file != _as_found(file, found):
+                return f"{file.path} of {checkpoint} was changed after it was reported"
+        return ""
+
+    def is_sealed(self, checkpoint: str, attempt: str) -> bool:
+        """Whether the seal of an attempt is there."""
+        return self.store.info(layout.seal_key(checkpoint, attempt)) is not None
+
+    def is_there(self, checkpoint: str, seal: Seal) -> bool:
+        """Whether all files of a sealed attempt are there."""
+        data = layout.staged_key(checkpoint, seal.attempt)
+        keys = [f"{data}/{file.path}" for file in seal.files]
+        is_sealed = self.is_sealed(checkpoint, seal.attempt)
+        return is_sealed and all(self.store.info(key) is not None for key in keys)
 
     def attempts(self) -> Iterator[tuple[str, str]]:
         """All `(checkpoint, attempt)`."""
@@ -82,8 +150,8 @@ class StagedCopies:
             return False
         return writer is not None and writer.is_surely_dead
 
-    def whole(self, checkpoint: str) -> str | None:
-        """Where a whole copy of a checkpoint lies, relative to the root; None if there is none.
+    def newest_whole(self, checkpoint: str) -> tuple[float, str] | None:
+        """When a whole copy of a checkpoint was sealed, and its attempt; None if there is none.
 
         Of several, the one that was sealed last: those before it were given up.
         """
@@ -92,22 +160,30 @@ class StagedCopies:
             attempt = entry.key.rsplit("/", 1)[-1]
             with suppress(DamagedError):
                 seal = self.seal(checkpoint, attempt)
-                if seal is not None and seal.is_all:
+                if seal is not None and seal.is_all and self._is_unchanged(checkpoint, seal):
                     found.append((seal.sealed_s, attempt))
-        return layout.staged_key(checkpoint, max(found)[1]) if found else None
+        return max(found, default=None)
 
-    def remove(self, checkpoint: str, attempt: str) -> None:
-        """Remove an attempt, and the directories above it that are empty then."""
-        trash = f"{layout.TRASH_DIR}/{attempt}"
-        try:
-            self.store.make_dir(layout.TRASH_DIR)
-            with suppress(FileNotFoundError):
-                self.store.rename(layout.attempt_key(checkpoint, attempt), trash)
-            self.store.remove_tree(trash)
-        except StoreFullError:  # a move needs room too, and there is none until this has gone
-            self.store.remove_tree(layout.attempt_key(checkpoint, attempt))
+    @contextmanager
+    def held(self, checkpoint: str, attempt: str) -> Iterator[bool]:
+        """Nobody on this node removes a sealed attempt meanwhile; False if it has just gone."""
+        with self._locked(checkpoint, attempt, fcntl.LOCK_SH) as is_locked:
+            yield is_locked and self.store.info(layout.seal_key(checkpoint, attempt)) is not None
+
+    def remove(self, checkpoint: str, attempt: str) -> bool:
+        """Remove an attempt, and the directories above it that are empty then.
+
+        Returns:
+            Whether it has gone: not while it is `held`.
+        """
+        with self._locked(checkpoint, attempt, fcntl.LOCK_EX) as is_locked:
+            if not is_locked:
+                return False
+            trash = self._put_away(checkpoint, attempt)
+        self.store.remove_tree(trash)
         with suppress(OSError):
             os.rmdir(self.store.path(f"{layout.STAGING_DIR}/{checkpoint}"))
+        return True
 
     def list(self, where: str, checkpoint: str, key: str, recursive: bool) -> list[Info]:
         """Entries below `key`, of the copy of a checkpoint that lies at `where`."""
@@ -120,10 +196,55 @@ class StagedCopies:
                 found.extend(self.list(where, checkpoint, name, True))
         return found
 
+    def _put_away(self, checkpoint: str, attempt: str) -> str:
+        """Take it out of sight; returns what is to be removed."""
+        trash = f"{layout.TRASH_DIR}/{attempt}"
+        try:
+            self.store.make_dir(layout.TRASH_DIR)
+            with suppress(FileNotFoundError):
+                self.store.rename(layout.attempt_key(checkpoint, attempt), trash)
+        except StoreFullError:  # a move needs room too, and there is none until this has gone
+            return layout.attempt_key(checkpoint, attempt)
+        return trash
+
+    @contextmanager
+    def _locked(self, checkpoint: str, attempt: str, how: int) -> Iterator[bool]:
+        """Whether nobody has an attempt in the way of this; what is not there nobody has."""
+        try:
+            path = self.store.path(layout.attempt_key(checkpoint, attempt))
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            yield True
+            return
+        try:
+            yield _is_locked(descriptor, how)
+        finally:
+            os.close(descriptor)
+
+    def _is_unchanged(self, checkpoint: str, seal: Seal) -> bool:
+        try:
+            return seal.is_confirmed or not self.first_changed(checkpoint, seal)
+        except FileNotFoundError:
+            return False
+
     def _mark(self, checkpoint: str, attempt: str, mark: str, body: str) -> None:
         key = self._key(checkpoint, attempt, mark)
-        self.store.write_at(f"{key}.new", 0, body.encode())
-        self.store.rename(f"{key}.new", key)
+        replace_file(self.store, key, body.encode(), is_durable=False)
 
     def _key(self, checkpoint: str, attempt: str, mark: str) -> str:
         return f"{layout.attempt_key(checkpoint, attempt)}/{mark}"
+
+
+def _as_found(file: FileEntry, found: os.stat_result) -> FileEntry:
+    modified_ns = found.st_mtime_ns if file.modified_ns else 0
+    return replace(file, size_bytes=found.st_size, modified_ns=modified_ns)
+
+
+def _is_locked(descriptor: int, how: int) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nothing would ever be removed
+        return True
+    return True

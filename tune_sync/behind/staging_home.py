@@ -1,4 +1,4 @@
-"""`StagingHome`: checkpoints go to this node's own disk first; an agent sends them on from there.
+"""`StagingHome`: checkpoints go to this node's memory or disk first; an agent sends them on.
 
 Everything else goes to the destination at once. What is sealed here survives the process that
 wrote it, not the node.
@@ -8,29 +8,39 @@ from __future__ import annotations
 
 import builtins
 import logging
+import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
 from tune_sync import guard, layout
-from tune_sync.behind.spilling_home import SpillingHome
-from tune_sync.behind.staged_copy import StagedCopies
-from tune_sync.errors import SyncTimeoutError
-from tune_sync.homes.home import Home, LocalHome, Piece
+from tune_sync.behind.memory_home import Memory, MemoryHome
+from tune_sync.behind.node_copies import Copy, FarCopies, NodeCopies
+from tune_sync.behind.node_disk import NodeDisk
+from tune_sync.behind.replicating import Replica, Replicating
+from tune_sync.behind.settling import Sender, Settling
+from tune_sync.behind.spilling_home import KEPT_COUNT, SpillingHome
+from tune_sync.errors import NotWholeError, StoreError, StoreFullError, SyncTimeoutError
+from tune_sync.homes.home import Home, Piece
 from tune_sync.homes.store import Info
-from tune_sync.manifest import Seal
+from tune_sync.manifest import FileEntry, Seal
+from tune_sync.sending.orders import AT
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
-MARKER = ".validate_storage_marker"
 # How often whoever waits for room, or for a checkpoint to arrive, looks again.
 LOOK_S = 0.3
+# How often who waits for a checkpoint asks whether it is lost: every agent is asked.
+ASK_S = 2.0
 # How often it says so.
 SAY_S = 15.0
+# How often a process says that memory is full: that goes on as it is.
+SAY_MEMORY_S = 3600.0
 
 
-class StagingAgent(Protocol):
+class StagingAgent(Sender, Protocol):
     """What sends on what is staged on this node. See `agents.node_agent`."""
 
     def has_room(self) -> bool:
@@ -39,11 +49,14 @@ class StagingAgent(Protocol):
     def make_room(self) -> None:
         """The disk is full: remove what need not stay."""
 
+    def free_memory(self, trial: str) -> bool:
+        """Remove what need not be in memory, of a trial or of all (""); whether it did."""
+
     def wake(self) -> None:
         """Something was sealed. Does not wait."""
 
-    def is_settled(self, attempt: str) -> bool:
-        """Whether an attempt is stored, or the destination does not answer."""
+    def is_stored(self, attempt: str) -> bool:
+        """Whether an attempt is stored; somebody waits for it, so that it is sent."""
 
 
 class StagingHome:
@@ -54,78 +67,121 @@ class StagingHome:
         root: The run's staging directory on this node.
         agent: Sends on what is staged.
         node: The Ray node's id.
+        memory: Where to stage first; what finds no room there goes to `root`.
+        stays_here: What finds no room in memory goes to the destination, as that is on this node.
         checkpoint_depth: See `layout.classify`.
         timeout_s: How long to wait for room, and for a checkpoint that is not here to arrive.
-        waits: `seal` returns once the attempt is stored, or the destination does not answer.
+        settling: `seal` waits so for the attempt to be stored; None: not at all.
+        replicating: `seal` returns once another node has the attempt too.
+        far: Where to read what is neither here nor at its destination yet.
+        why_lost: Why a checkpoint will never arrive, as far as the driver has told; else "".
         clock: Monotonic seconds.
         sleep: Waits for seconds.
     """
 
     in_place = True
+    keeps_chunks = False
 
     def __init__(
         self, destination: Home, root: Path, agent: StagingAgent, node: str, *,
+        memory: Memory | None = None, stays_here: bool = False,
         checkpoint_depth: int = 1, timeout_s: float = 1800.0,
-        waits: bool = False,
+        settling: Settling | None = None, replicating: Replicating | None = None,
+        far: FarCopies | None = None,
+        why_lost: Callable[[str], str] = lambda checkpoint: "",
         clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
         self.rewrite_s = destination.rewrite_s
         self._destination = destination
+        self._disk = NodeDisk(root, "", checkpoint_depth)
+        self._made: list[Path] = []
+        self._last_bytes = 0
+        self._made_lock = threading.Lock()
         self._local = SpillingHome(
-            LocalHome(root, "", checkpoint_depth), destination, node,
-            make_room=agent.make_room, timeout_s=timeout_s, clock=clock, sleep=sleep,
+            self._disk, destination, node,
+            make_room=agent.make_room, wait_for_room=self._wait_for_room,
+            timeout_s=timeout_s, clock=clock, sleep=sleep,
         )  # fmt: skip
-        self._copies = StagedCopies(root)
+        self._copies = NodeCopies(root)
+        self._has_disk_below = memory is not None and not stays_here
+        self._memory: MemoryHome | None = None
+        if memory is not None:
+            self._memory = MemoryHome(memory, agent.free_memory, checkpoint_depth)
+            below = destination if stays_here else self._local
+            instead = f"is staged in {root}" if not stays_here else "goes to its destination"
+            self._local = SpillingHome(
+                self._memory, below, node,
+                instead=instead, say_s=SAY_MEMORY_S, timeout_s=0.0, clock=clock, sleep=sleep,
+            )  # fmt: skip
+            self._copies = NodeCopies(memory.root, root)
         self._agent = agent
         self._depth = checkpoint_depth
         self._timeout_s = timeout_s
-        self._waits = waits
+        self._settling = settling
+        self._replicating = replicating
+        self._far = far
+        self._far_found: dict[str, Copy] = {}
+        self._replicas: dict[str, Replica] = {}
+        self._replicas_lock = threading.Lock()
+        self._why_lost = why_lost
         self._clock = clock
         self._sleep = sleep
 
     def info(self, key: str) -> Info | None:
         """See `Home.info`. Waits for a checkpoint that is on its way."""
-        if key == MARKER:  # Ray looks at it in every report, whether the destination answers or not
+        if key == layout.MARKER:  # asked in every report, whether the destination answers or not
             return Info(key, False, 0, 0.0)
         checkpoint = self._checkpoint(key)
         if not checkpoint:
             return None if self._is_of_copy_here(key) else self._destination.info(key)
-        where = self._where(checkpoint)
-        if where is None:
-            return self._destination.info(key)
-        found = self._copies.store.info(where + key[len(checkpoint) :])
-        return found and Info(key, found.is_dir, found.size_bytes, found.modified_s)
+        copy = self._find(checkpoint)
+        if copy is not None:
+            with suppress(FileNotFoundError):  # the one elsewhere has just gone: it is published
+                return copy.info(key)
+            self._far_found.pop(checkpoint, None)
+        return self._destination.info(key)
 
     def list(self, key: str, recursive: bool) -> list[Info]:
         """See `Home.list`. Waits as `info` does."""
         checkpoint = self._checkpoint(key)
-        where = self._where(checkpoint) if checkpoint else None
-        if where is None:
-            return self._destination.list(key, recursive)
-        return self._copies.list(where, checkpoint, key, recursive)
+        copy = self._find(checkpoint) if checkpoint else None
+        if copy is not None:
+            with suppress(FileNotFoundError):  # as in `info`
+                return copy.list(key, recursive)
+            self._far_found.pop(checkpoint, None)
+        return self._destination.list(key, recursive)
 
     def read(self, key: str, offset_bytes: int, length_bytes: int) -> bytes | memoryview:
         """See `Home.read`."""
         checkpoint = self._checkpoint(key)
-        where = self._copies.whole(checkpoint) if checkpoint else None
-        if where is not None:
+        copy = self._known_copy(checkpoint)
+        if copy is not None:
             try:
-                inside = where + key[len(checkpoint) :]
-                return self._copies.store.read(inside, offset_bytes, length_bytes)
-            except FileNotFoundError:  # it is published, so the copy here has just gone
-                pass
+                return copy.read(key, offset_bytes, length_bytes)
+            except FileNotFoundError:  # it is published, so the copy has just gone
+                self._far_found.pop(checkpoint, None)
         return self._destination.read(key, offset_bytes, length_bytes)
 
     def read_many(self, keys: Sequence[str]) -> builtins.list[bytes]:
         """See `Home.read_many`."""
         checkpoint = self._checkpoint(keys[0]) if keys else ""
-        where = self._copies.whole(checkpoint) if checkpoint else None
-        if where is not None:
+        copy = self._known_copy(checkpoint)
+        if copy is not None:
             try:
-                return [self._copies.store.read(where + key[len(checkpoint) :]) for key in keys]
+                return [bytes(copy.read(key)) for key in keys]
             except FileNotFoundError:  # as in `read`
-                pass
+                self._far_found.pop(checkpoint, None)
         return self._destination.read_many(keys)
+
+    @contextmanager
+    def held(self, checkpoint: str) -> Iterator[Path | None]:
+        """The directory of a copy that is on this node, and stays meanwhile; None without one."""
+        copy = self._copies.whole(checkpoint)
+        if copy is None:
+            yield None
+            return
+        with copy.held() as directory:
+            yield directory
 
     def make_dir(self, key: str) -> None:
         """See `Home.make_dir`."""
@@ -136,13 +192,13 @@ class StagingHome:
         self._destination.remove(key)
 
     def begin(self, checkpoint: str) -> str:
-        """See `Home.begin`. Waits for room.
+        """See `Home.begin`. Waits for room, if this process has no bytes in staging already.
 
         Raises:
             SyncTimeoutError: There was none for `sync_timeout`.
         """
-        self._wait_for_room(checkpoint)
-        return self._local.begin(checkpoint)
+        # What is made on the disk, to be handed over, is faster there than copied into memory.
+        return self._local.begin(checkpoint, is_there=self._has_disk_below and self._has_begun())
 
     def begin_file(self) -> str:
         """See `Home.begin_file`."""
@@ -160,6 +216,34 @@ class StagingHome:
         """See `Home.write_batch`."""
         self._of(pieces[0].key).write_batch(pieces, data)
 
+    def make_directory(self, size_bytes: int = 0) -> Path | None:
+        """See `Home.make_directory`. Waits for room; None if the disk has none at all.
+
+        It is in memory, if there is room for so much, or for what this process handed over last.
+
+        Raises:
+            SyncTimeoutError: See `begin`.
+        """
+        expected_bytes = size_bytes or self._last_bytes
+        if self._memory is not None and expected_bytes:
+            with suppress(StoreError, OSError):  # else on the disk
+                return self._memory.make_directory(expected_bytes)
+        self._wait_for_room("a checkpoint that is to be made")
+        try:
+            made = self._disk.make_directory()
+        except StoreFullError as error:
+            logger.warning("a checkpoint is not made where it is staged: %s", error)
+            return None
+        with self._made_lock:
+            self._made = [*(path for path in self._made if path.exists()), made]
+        return made
+
+    def take(self, key: str, source: Path, *, is_given: bool) -> FileEntry | None:
+        """See `Home.take`."""
+        if self._of(key) is not self._local:
+            return None
+        return self._local.take(key, source, is_given=is_given)
+
     def link(self, source: str, target: str) -> None:
         """See `Home.link`."""
         self._of(source).link(source, target)
@@ -173,19 +257,29 @@ class StagingHome:
         self._of(key).finish(key)
 
     def seal(self, checkpoint: str, seal: Seal) -> None:
-        """See `Home.seal`. It is durable on this node's disk on return, not at the destination.
+        """See `Home.seal`. It survives this process on return; its agent makes it durable here.
 
-        If there was no room for it here, it is durable at the destination.
+        If there was no room for it here, it is durable at the destination. See `Settling.wait`.
         """
-        if not self._local.seal(checkpoint, seal):
+        self._local.seal(checkpoint, seal)
+        self._last_bytes = sum(file.size_bytes for file in seal.files)
+        if not self._local.is_staged(seal.attempt):
             return
         self._agent.wake()
-        if self._waits and seal.ranks_count is not None:  # else more may come, and nothing is sent
-            self._wait_until_settled(checkpoint, seal.attempt)
+        if self._replicating is not None:
+            self._replicate(self._replicating, checkpoint, seal.attempt)
+        # Without a count more may come, and nothing is sent.
+        if self._settling is not None and seal.ranks_count is not None:
+            self._settling.wait(checkpoint, seal.attempt)
 
     def reported_as(self, attempt: str) -> str:
-        """See `Home.reported_as`."""
-        return self._local.reported_as(attempt)
+        """See `Home.reported_as`. Who sends it is named first."""
+        reported, replica = self._local.reported_as(attempt), self._replicas.get(attempt)
+        if replica is None:
+            return reported
+        name, _, here = reported.partition(AT)
+        nodes = (replica.node, here) if replica.sends else (here, replica.node)
+        return AT.join((name, *nodes))
 
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """See `Home.commit_file`."""
@@ -213,19 +307,34 @@ class StagingHome:
     def _is_of_copy_here(self, key: str) -> bool:
         """Whether `key` is the manifest of a checkpoint that is read here: it has none yet."""
         inside = layout.below(layout.MANIFESTS_DIR, key)
-        return bool(inside) and self._copies.whole(str(inside).removesuffix(".json")) is not None
+        return bool(inside) and self._known_copy(str(inside).removesuffix(".json")) is not None
+
+    def _known_copy(self, checkpoint: str) -> Copy | None:
+        """The whole copy that is here, or the one elsewhere that `_find` has found."""
+        here = self._copies.whole(checkpoint) if checkpoint else None
+        return here or self._far_found.get(checkpoint)
 
     def _of(self, key: str) -> Home | SpillingHome:
         """Attempts are here, other files at the destination."""
         return self._local if guard.attempt_root(key).endswith("/data") else self._destination
 
-    def _where(self, checkpoint: str) -> str | None:
-        """Where a whole copy of it is here; None once it is published at the destination."""
-        end_s = self._clock() + self._timeout_s
+    def _find(self, checkpoint: str) -> Copy | None:
+        """The whole copy of it that is here; None once it is published at the destination.
+
+        Before that, the one of the home node counts too.
+        """
+        end_s, asked_s = self._clock() + self._timeout_s, self._clock()
         while True:
-            where = self._copies.whole(checkpoint)
-            if where is not None or self._is_published(checkpoint):
-                return where
+            copy = self._known_copy(checkpoint)
+            if copy is not None or self._is_published(checkpoint):
+                return copy
+            copy = self._far.whole(checkpoint) if self._far is not None else None
+            if copy is not None:
+                self._far_found = {checkpoint: copy}  # one is read at a time
+                return copy
+            if self._clock() - asked_s > ASK_S:
+                asked_s = self._clock()
+                self._check_lost(checkpoint)
             if self._clock() > end_s:
                 raise SyncTimeoutError(
                     f"{checkpoint} was staged on another node and did not arrive within "
@@ -233,19 +342,34 @@ class StagingHome:
                 )
             self._sleep(LOOK_S)
 
+    def _check_lost(self, checkpoint: str) -> None:
+        why = self._why_lost(checkpoint)
+        if why:
+            raise NotWholeError(
+                f"{checkpoint} is lost ({why}); where Ray may try its trial again "
+                "(FailureConfig), that goes on from its newest checkpoint that is stored"
+            )
+
     def _is_published(self, checkpoint: str) -> bool:
         mark = layout.manifest_key(checkpoint) if self._destination.in_place else checkpoint
         return self._destination.info(mark) is not None
 
+    def _has_begun(self) -> bool:
+        """Whether this process is making a checkpoint here: it has waited for room before."""
+        with self._made_lock:
+            return any(path.exists() for path in self._made)
+
     def _wait_for_room(self, checkpoint: str) -> None:
+        if self._has_begun():
+            return
         start_s, said_s = self._clock(), float("-inf")
         while not self._agent.has_room():
             now_s = self._clock()
             if now_s - start_s > self._timeout_s:
                 raise SyncTimeoutError(
                     f"{checkpoint}: no room to stage it for {self._timeout_s:.0f} s (sync_timeout):"
-                    " the destination takes less than is reported; report less often, or raise "
-                    "staging_limit_bytes"
+                    " the destination takes less than is reported, or does not answer (see the log "
+                    "of the driver); report less often, or raise staging_limit_bytes"
                 )
             if now_s - said_s >= SAY_S:
                 logger.warning(
@@ -254,11 +378,14 @@ class StagingHome:
                 said_s = now_s
             self._sleep(LOOK_S)
 
-    def _wait_until_settled(self, checkpoint: str, attempt: str) -> None:
-        end_s = self._clock() + self._timeout_s
-        while not self._agent.is_settled(attempt):
-            if self._clock() > end_s:
-                logger.warning("%s is staged here; it is sent once the destination answers",
-                               checkpoint)  # fmt: skip
-                return
-            self._sleep(LOOK_S)
+    def _replicate(self, replicating: Replicating, checkpoint: str, attempt: str) -> None:
+        """Have another node take what is here; with it, `reported_as` names that node too."""
+        name = self._local.reported_as(attempt).partition(AT)[0]
+        copies, seal = self._copies.sealed(checkpoint, name)
+        replica = replicating.replicate(copies, checkpoint, seal)
+        with self._replicas_lock:
+            self._replicas.pop(attempt, None)
+            if replica is not None:
+                self._replicas[attempt] = replica
+            while len(self._replicas) > KEPT_COUNT:
+                del self._replicas[next(iter(self._replicas))]

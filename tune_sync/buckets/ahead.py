@@ -17,29 +17,37 @@ RANGES_COUNT = 16
 SMALL_BYTES = 1 << 20
 
 
-class Reads:
+class ReadsAhead:
     """Reads objects of a bucket. Methods may be called from any thread.
 
     One object at a time is read ahead: the one that was begun last.
 
     Args:
         bucket: Where they are.
+
+    Attributes:
+        sizes: Of objects that were listed just now: these are not asked for, once.
     """
 
     def __init__(self, bucket: Bucket) -> None:
+        self.sizes: dict[str, int] = {}
         self._bucket = bucket
         self._pool = ThreadPoolExecutor(RANGES_COUNT, "tune_sync-ranges")
         self._ahead: Ahead | None = None
         self._ahead_lock = threading.Lock()
 
-    def read(self, key: str, offset_bytes: int, length_bytes: int) -> bytes:
+    def read(self, key: str, offset_bytes: int, length_bytes: int) -> bytes | memoryview:
         """Bytes of an object, fewer at its end."""
         ahead = self._take(key, offset_bytes)
         if ahead is None and not offset_bytes and length_bytes > SMALL_BYTES:
-            ahead = Ahead(self._bucket, key, self._pool)
+            ahead = Ahead(self._bucket, key, self._pool, self.sizes.pop(key, None))
         if ahead is None:
             return self._read_now(key, offset_bytes, length_bytes)
-        data = ahead.read(length_bytes)
+        try:
+            data = ahead.read(length_bytes)
+        except BaseException:
+            ahead.drop()
+            raise
         self._keep(ahead)
         return data
 
@@ -77,26 +85,33 @@ class Ahead:
         bucket: Where it is.
         key: Its name.
         pool: Makes requests.
+        size_bytes: Its length, if that is known.
     """
 
-    def __init__(self, bucket: Bucket, key: str, pool: Executor) -> None:
+    def __init__(
+        self, bucket: Bucket, key: str, pool: Executor, size_bytes: int | None = None
+    ) -> None:
         self.key = key
         self.at_bytes = 0
         self._bucket = bucket
         self._pool = pool
-        self._info = pool.submit(bucket.info, key)
+        self._known_bytes = size_bytes
+        self._info = pool.submit(bucket.info, key) if size_bytes is None else None
         self._ranges: deque[tuple[int, Future[bytes]]] = deque()
         self._next_bytes = 0
 
     @property
     def is_over(self) -> bool:
         """Whether all was read."""
-        return self._info.done() and self.at_bytes >= self._size_bytes()
+        is_known = self._info is None or self._info.done()
+        return is_known and self.at_bytes >= self._size_bytes()
 
-    def read(self, length_bytes: int) -> bytes:
+    def read(self, length_bytes: int) -> bytes | memoryview:
         """The next bytes; fewer at the end."""
-        self._fill(self.at_bytes + length_bytes)  # surely there: the size may not be known yet
+        if self._info is not None:
+            self._fill(self.at_bytes + length_bytes)  # at once: the size may not be known yet
         end_bytes = min(self.at_bytes + length_bytes, self._size_bytes())
+        self._fill(self._size_bytes())
         found: list[memoryview] = []
         while self.at_bytes < end_bytes:
             self._fill(self._size_bytes())
@@ -109,7 +124,7 @@ class Ahead:
             if self.at_bytes >= min(start + RANGE_BYTES, self._size_bytes()):
                 self._ranges.popleft()
         self._fill(self._size_bytes())
-        return b"".join(found)
+        return found[0] if len(found) == 1 else b"".join(found)
 
     def drop(self) -> None:
         """Nothing more will be read."""
@@ -125,7 +140,9 @@ class Ahead:
             self._next_bytes += RANGE_BYTES
 
     def _size_bytes(self) -> int:
-        found = self._info.result()
-        if found is None:
-            raise FileNotFoundError(self.key)
-        return found.size_bytes
+        if self._known_bytes is None:
+            found = self._info.result() if self._info is not None else None
+            if found is None:
+                raise FileNotFoundError(self.key)
+            self._known_bytes = found.size_bytes
+        return self._known_bytes

@@ -9,8 +9,10 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from tune_sync.buckets.bucket import (
+    MAX_OBJECT_BYTES,
     MAX_PARTS_COUNT,
     PART_RETRIES_COUNT,
+    Bucket,
     Capabilities,
     ObjectInfo,
     check_object_key,
@@ -32,11 +34,17 @@ class ArrowBucket:
     Args:
         make: Makes the filesystem; given is how often it may try one request again.
         root: Path of the root on it, which starts with the bucket.
+        make_larger: Makes a bucket of the same root whose parts grow: it is given what is larger
+            than pyarrow's parts can be together. None if no other library is installed.
     """
 
-    def __init__(self, make: Callable[[int], pafs.FileSystem], root: str) -> None:
+    def __init__(
+        self, make: Callable[[int], pafs.FileSystem], root: str,
+        make_larger: Callable[[], Bucket] | None = None,
+    ) -> None:  # fmt: skip
         self._make = make
         self._root = root.rstrip("/")
+        self._make_larger = make_larger
         self.rebuild()
 
     def rebuild(self) -> None:
@@ -54,9 +62,11 @@ class ArrowBucket:
     @property
     def capabilities(self) -> Capabilities:
         """See `Bucket.capabilities`."""
+        larger = self._make_larger is not None
         return Capabilities(
-            conditional_put=False, etags=False, stream_bytes=MAX_STREAM_BYTES,
-            unknown_bytes=MAX_STREAM_BYTES, larger="pip install obstore on every node",
+            conditional_put=False, etags=False, unknown_bytes=MAX_STREAM_BYTES,
+            stream_bytes=MAX_OBJECT_BYTES if larger else MAX_STREAM_BYTES,
+            larger="" if larger else "pip install obstore on every node",
         )  # fmt: skip
 
     def info(self, key: str) -> ObjectInfo | None:
@@ -85,7 +95,9 @@ class ArrowBucket:
             data: bytes = file.read(left if length_bytes is None else min(length_bytes, left))
             return data
 
-    def put(self, key: str, data: bytes, *, create_only: bool = False, if_match: str = "") -> str:
+    def put(
+        self, key: str, data: bytes | memoryview, *, create_only: bool = False, if_match: str = ""
+    ) -> str:
         """See `Bucket.put`."""
         if create_only and self.info(key) is not None:
             raise PutConflictError(f"{key} exists: another writer was first")
@@ -98,6 +110,8 @@ class ArrowBucket:
     ) -> str:
         """See `Bucket.put_stream`."""
         path = self._path(key)
+        if self._make_larger is not None and (size_bytes or 0) > MAX_STREAM_BYTES:
+            return self._make_larger().put_stream(key, chunks, size_bytes)
         stream = self._streams.open_output_stream(path, buffer_size=part_size_bytes(size_bytes))
         try:
             for chunk in chunks:

@@ -94,7 +94,9 @@ class Bucket(Protocol):
     def get(self, key: str, offset_bytes: int = 0, length_bytes: int | None = None) -> bytes:
         """Bytes of an object, fewer at its end."""
 
-    def put(self, key: str, data: bytes, *, create_only: bool = False, if_match: str = "") -> str:
+    def put(
+        self, key: str, data: bytes | memoryview, *, create_only: bool = False, if_match: str = ""
+    ) -> str:
         """Store an object; returns its e-tag, or "".
 
         Args:

@@ -22,6 +22,7 @@ from tune_sync.buckets.environment import aws_environment
 from tune_sync.buckets.fsspec_bucket import FsspecBucket
 from tune_sync.buckets.obstore_bucket import ObstoreBucket
 from tune_sync.buckets.retry import Client
+from tune_sync.buckets.schemes import package_of
 from tune_sync.buckets.url import BucketUrl
 from tune_sync.buckets.xrootd_bucket import XrootdBucket
 from tune_sync.errors import ConfigError
@@ -37,9 +38,9 @@ OWN_OPTIONS = ("request_timeout_s", "connect_timeout_s", "engine")
 S3_OPTIONS = (
     "key", "secret", "token", "endpoint_url", "region", "anon", "sign_payload", *OWN_OPTIONS,
 )  # fmt: skip
-_PACKAGES = {
-    "s3": "obstore", "gs": "obstore", "abfs": "obstore adlfs", "root": "fsspec-xrootd",
-}  # fmt: skip
+
+# The first part of these URLs is a host, and what follows is a path on it.
+_HOSTED = ("hdfs", "webhdfs", "sftp", "ssh", "ftp", "smb")
 
 # The runtime of obstore does not live on in a forked process, and calls then wait for ever.
 _obstore_pid = 0
@@ -86,6 +87,10 @@ def _s3(url: BucketUrl, options: Mapping[str, Any]) -> Client:
         raise ConfigError(
             f"storage_options {', '.join(unknown)} of {url}: known are {', '.join(S3_OPTIONS)}"
         )
+    texts = ("key", "secret", "token", "endpoint_url", "region")
+    wrong = [name for name in texts if not isinstance(options.get(name) or "", str)]
+    if wrong:
+        raise ConfigError(f"storage_options {', '.join(wrong)} of {url}: strings are needed")
     endpoint_url = options.get("endpoint_url") or aws_environment().endpoint_url
     if endpoint_url and not re.match(r"https?://\S", str(endpoint_url)):
         raise ConfigError(
@@ -96,9 +101,27 @@ def _s3(url: BucketUrl, options: Mapping[str, Any]) -> Client:
         return _fsspec(url, _s3fs_options(options))
     # obstore reads no profiles, but can ask boto3; pyarrow reads them itself.
     profile = aws_environment().has_profile and not options.get("key")
-    if (not profile or _is_installed("boto3")) and _may_use_obstore(options):
+    obstore_reads = not profile or _is_installed("boto3")
+    if obstore_reads and _may_use_obstore(options):
         return ObstoreBucket(lambda retries: _obstore_s3(url, options, profile, retries))
-    return ArrowBucket(lambda retries: _arrow_s3(options, retries), url.path)
+    has_larger = _is_installed("s3fs") or (obstore_reads and _is_installed("obstore"))
+    return ArrowBucket(
+        lambda retries: _arrow_s3(options, retries), url.path,
+        (lambda: _s3_larger(url, options, profile)) if has_larger else None,
+    )  # fmt: skip
+
+
+def _s3_larger(url: BucketUrl, options: Mapping[str, Any], profile: bool) -> Client:
+    """For an object that needs larger parts than pyarrow's: another library, for it alone."""
+    others = {name: value for name, value in options.items() if name != "engine"}
+    if (not profile or _is_installed("boto3")) and _may_use_obstore(others):
+        return ObstoreBucket(lambda retries: _obstore_s3(url, others, profile, retries))
+    if not _is_installed("s3fs"):
+        raise ConfigError(
+            f"{url}: obstore, which a file of this size needs, does not work in a forked process: "
+            "pip install s3fs, or report it from a process that was not forked"
+        )
+    return _fsspec(url, _s3fs_options(others))
 
 
 def _is_installed(library: str) -> bool:
@@ -117,10 +140,13 @@ def _may_use_obstore(options: Mapping[str, Any]) -> bool:
 
 
 def _timeouts(options: Mapping[str, Any]) -> tuple[float, float]:
-    return (
-        float(options.get("request_timeout_s", REQUEST_TIMEOUT_S)),
-        float(options.get("connect_timeout_s", CONNECT_TIMEOUT_S)),
-    )
+    defaults = {"request_timeout_s": REQUEST_TIMEOUT_S, "connect_timeout_s": CONNECT_TIMEOUT_S}
+    try:
+        request_s, connect_s = (float(options.get(n, given)) for n, given in defaults.items())
+    except (TypeError, ValueError) as error:
+        names = " and ".join(defaults)
+        raise ConfigError(f"storage_options {names}: seconds are needed ({error})") from error
+    return request_s, connect_s
 
 
 def _obstore_settings(options: Mapping[str, Any], retries_count: int) -> dict[str, Any]:
@@ -223,21 +249,33 @@ def _s3fs_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fsspec(url: BucketUrl, options: Mapping[str, Any]) -> Client:
-    import fsspec
+    import fsspec.core
 
     given = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
     try:
         fsspec.get_filesystem_class(url.scheme)
     except (ImportError, ValueError) as error:
-        packages = _PACKAGES.get(url.scheme)
+        packages = package_of(url.scheme)
         hint = f"pip install {packages}" if packages else str(error)
         raise ConfigError(f"{url}: no library for {url.scheme}:// is installed: {hint}") from error
+
+    hosted = url.scheme in _HOSTED
+    in_directories = hosted or url.scheme in ("memory", "file")
 
     def make() -> Any:
         # What another process wrote has to be seen: no listings are kept, no instance is shared.
         # Only one that lives in memory is nothing but what is kept.
         apart = {} if url.scheme == "memory" else {"skip_instance_cache": True}
-        return fsspec.filesystem(url.scheme, use_listings_cache=False, **apart, **given)
+        apart["use_listings_cache"] = False
+        try:
+            if hosted:  # the library reads host, port and user out of the URL
+                return fsspec.core.url_to_fs(f"{url.scheme}://{url.bucket}/", **apart, **given)[0]
+            return fsspec.filesystem(url.scheme, **apart, **given)
+        except (ImportError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{url}: fsspec's {url.scheme}:// cannot be opened with these storage_options: "
+                f"{error}"
+            ) from error
 
-    root = f"/{url.path}" if url.scheme in ("memory", "file") else url.path
-    return FsspecBucket(make, root, makes_dirs=url.scheme in ("memory", "file", "hdfs"))
+    root = f"/{url.prefix if hosted else url.path}" if in_directories else url.path
+    return FsspecBucket(make, root, makes_dirs=in_directories)

@@ -73,6 +73,16 @@ _KINDS = (
         "the bucket is in another region: set AWS_REGION, or storage_options={'region': ...}",
     ),
     _kind(
+        "Account must be specified",
+        ConfigError,
+        "give storage_options={'account_name': ...}, or set AZURE_STORAGE_ACCOUNT_NAME",
+    ),
+    _kind(
+        "libjvm|libhdfs",
+        ConfigError, "hdfs:// needs Java and Hadoop on each node: set JAVA_HOME and HADOOP_HOME",
+    ),
+    _FULL,  # some stores say it as "403 Forbidden", too
+    _kind(
         "InvalidPart|EntityTooLarge|EntityTooSmall", OSError,
         "the store refused the size of a part; this is an error of tune_sync",
     ),
@@ -101,7 +111,6 @@ _KINDS = (
         f"the credentials are missing or wrong: check them on this node. {_RESTORED}",
     ),
     _DENIED,
-    _FULL,
     _kind(
         r"SlowDown|SLOW_DOWN|TooManyRequests|\b429\b|rateLimitExceeded|ServerBusy|Throttl",
         StoreUnreachableError, "the store asks for fewer requests", transient=True,
@@ -145,7 +154,7 @@ def as_store_error(error: Exception, doing: str) -> Exception:
         error: From the library.
         doing: The operation and the place, for the message.
     """
-    if isinstance(error, (FixCallError, StoreError)):
+    if isinstance(error, (FixCallError, StoreError)) or str(error).startswith(f"{doing}: "):
         return error
     kind = _find(error)
     if kind is not None:

@@ -92,7 +92,9 @@ class FsspecBucket:
             return b""
         return bytes(self._fs.cat_file(path, start=offset_bytes, end=end))
 
-    def put(self, key: str, data: bytes, *, create_only: bool = False, if_match: str = "") -> str:
+    def put(
+        self, key: str, data: bytes | memoryview, *, create_only: bool = False, if_match: str = ""
+    ) -> str:
         """See `Bucket.put`."""
         if create_only and self.info(key) is not None:
             raise PutConflictError(f"{key} exists: another writer was first")

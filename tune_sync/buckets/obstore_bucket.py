@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -14,7 +14,7 @@ from tune_sync.buckets.bucket import (
     check_object_key,
     part_size_bytes,
 )
-from tune_sync.buckets.pieces import is_piece
+from tune_sync.buckets.pieces import kept
 from tune_sync.errors import PutConflictError
 from tune_sync.layout import INTERNAL_DIR
 
@@ -97,13 +97,15 @@ class ObstoreBucket:
                 raise
             return b""
 
-    def put(self, key: str, data: bytes, *, create_only: bool = False, if_match: str = "") -> str:
+    def put(
+        self, key: str, data: bytes | memoryview, *, create_only: bool = False, if_match: str = ""
+    ) -> str:
         """See `Bucket.put`."""
         mode: Any = "create" if create_only else "overwrite"
         if if_match:
             mode = self._only_over(check_object_key(key), if_match)
         stored = self._obstore.put(
-            self._store, check_object_key(key), bytes(data), mode=mode, use_multipart=False
+            self._store, check_object_key(key), kept(data), mode=mode, use_multipart=False
         )
         return str(stored["e_tag"] or "")
 
@@ -113,7 +115,7 @@ class ObstoreBucket:
         """See `Bucket.put_stream`."""
         part_bytes = part_size_bytes(size_bytes)
         stored = self._obstore.put(
-            self._streams, check_object_key(key), _owned(chunks), use_multipart=True,
+            self._streams, check_object_key(key), map(kept, chunks), use_multipart=True,
             chunk_size=part_bytes, max_concurrency=max(1, IN_FLIGHT_BYTES // part_bytes),
         )  # fmt: skip
         return str(stored["e_tag"] or "")
@@ -158,10 +160,6 @@ class ObstoreBucket:
         for key in keys:
             with suppress(FileNotFoundError):
                 self._obstore.delete(self._store, key)
-
-
-def _owned(chunks: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    return (chunk if is_piece(chunk) else bytes(chunk) for chunk in chunks)
 
 
 def _as_info(entry: Any) -> ObjectInfo:

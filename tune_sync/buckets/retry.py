@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
 from tune_sync.buckets.bucket import Bucket, Capabilities, ObjectInfo
 from tune_sync.buckets.failures import as_store_error, is_denied, is_transient
@@ -106,7 +106,9 @@ class RetryBucket:
         """See `Bucket.get`."""
         return self._do(f"read {key}", lambda c: c.get(key, offset_bytes, length_bytes))
 
-    def put(self, key: str, data: bytes, *, create_only: bool = False, if_match: str = "") -> str:
+    def put(
+        self, key: str, data: bytes | memoryview, *, create_only: bool = False, if_match: str = ""
+    ) -> str:
         """See `Bucket.put`. A conflict with an earlier try of this very call is none."""
         tries_count = 0
 
@@ -145,7 +147,7 @@ class RetryBucket:
                     rebuilt = True
                     self._rebuild()
                 if not again:
-                    raise self._mapped(error, f"put {key}") from error
+                    self._fail(error, f"put {key}")
 
     def delete(self, keys: Sequence[str]) -> None:
         """See `Bucket.delete`."""
@@ -175,7 +177,7 @@ class RetryBucket:
         try:
             return self._make()
         except Exception as error:
-            raise self._mapped(error, "open the bucket") from error
+            self._fail(error, "open the bucket")
 
     def _do(self, doing: str, act: Callable[[Client], T]) -> T:
         rebuilt = False
@@ -192,17 +194,20 @@ class RetryBucket:
                 elif again:
                     self._retry.sleep(self._retry.pause_s(tried_count))
                 else:
-                    raise self._mapped(error, doing) from error
+                    self._fail(error, doing)
 
     def _rebuild(self) -> None:
         self._built_s = self._retry.clock()
         try:
             self._here().rebuild()
         except Exception as error:
-            raise self._mapped(error, "open the bucket") from error
+            self._fail(error, "open the bucket")
 
-    def _mapped(self, error: Exception, doing: str) -> Exception:
-        return as_store_error(error, f"{self._where}: cannot {doing}")
+    def _fail(self, error: Exception, doing: str) -> NoReturn:
+        mapped = as_store_error(error, f"{self._where}: cannot {doing}")
+        if mapped is error:  # "from" would make it its own cause: an endless chain
+            raise error
+        raise mapped from error
 
 
 class _Source:

@@ -91,7 +91,16 @@ def parse_bucket_url(text: str) -> BucketUrl:
             raise ConfigError(f"{text!r}: a URL such as root://host:1094//path is needed")
     if not is_bucket_url(text) or not path:
         raise ConfigError(f"{text!r}: a URL such as s3://bucket/path is needed")
-    if "?" in path or "@" in path.partition("/")[0]:
+    bucket, _, prefix = path.partition("/")
+    if scheme == "abfs" and "@" in bucket and ":" not in bucket:
+        container, _, host = bucket.partition("@")
+        account = host.partition(".")[0]
+        raise ConfigError(
+            f'{text!r}: write upload_dir="abfs://{container}/{prefix}" and '
+            f'storage_options={{"account_name": "{account}"}}, or set '
+            f"AZURE_STORAGE_ACCOUNT_NAME={account}"
+        )
+    if "?" in path or "@" in bucket:
         raise ConfigError(
             f"{scheme}://…: settings and secrets do not belong into the URL, which is stored; use "
             "storage_options, or the environment (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …). "

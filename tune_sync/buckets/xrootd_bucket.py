@@ -103,7 +103,9 @@ class XrootdBucket:
         finally:
             file.close(timeout=self._timeout_s)
 
-    def put(self, key: str, data: bytes, *, create_only: bool = False, if_match: str = "") -> str:
+    def put(
+        self, key: str, data: bytes | memoryview, *, create_only: bool = False, if_match: str = ""
+    ) -> str:
         """See `Bucket.put`."""
         if create_only and self.info(key) is not None:
             raise PutConflictError(f"{key} exists: another writer was first")

@@ -6,14 +6,23 @@ import argparse
 import json
 import signal
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from tune_sync.commands.numbers import count, readable, seconds, size_bytes
 from tune_sync.errors import ConfigError
 from tune_sync.fastpath import bench, environment
 from tune_sync.fastpath.bench import Load, Result, Visit
-from tune_sync.fastpath.transports import AUTO, Limits, TcpTransport, Tls, Transport, choose
+from tune_sync.fastpath.transports import (
+    AUTO,
+    Limits,
+    RdmaTransport,
+    TcpTransport,
+    Tls,
+    Transport,
+    choose,
+)
+from tune_sync.fastpath.transports.rdma import BLOCK_BYTES as RDMA_BLOCK_BYTES
 from tune_sync.fastpath.transports.transport import STREAMS
 
 GB = 1e9
@@ -82,11 +91,13 @@ def _initiate(arguments: argparse.Namespace) -> int:
 
 def _transport(arguments: argparse.Namespace, limits: Limits) -> Transport:
     token, tls = environment.token(), _tls(arguments)
-    chosen = choose(
-        arguments.transport, [TcpTransport(token, tls=tls, limits=limits)], required=True
-    ).transport
+    transports = [
+        RdmaTransport(token, tls=tls, limits=replace(limits, block_bytes=RDMA_BLOCK_BYTES)),
+        TcpTransport(token, tls=tls, limits=limits),
+    ]
+    chosen = choose(arguments.transport, transports, required=True).transport
     if chosen is None:
-        raise ConfigError(f"--transport {arguments.transport} is not one of this bench; give tcp")
+        raise ConfigError(f"--transport {arguments.transport} is not one of this bench")
     return chosen
 
 

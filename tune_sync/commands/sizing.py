@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from tune_sync.commands.numbers import count, readable
+from tune_sync.fastpath.folder import SHARED_MEMORY
 from tune_sync.fastpath.pages import room_bytes
 from tune_sync.fastpath.sizing import BYTES_PER_PARAMETER, SLOTS, SPARE, shared_memory_bytes
 
-SHARED_MEMORY = Path("/dev/shm")
 ENOUGH, TOO_LITTLE = 0, 1
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tune_sync.errors import StoreFullError
-from tune_sync.fastpath.slots import SHARED_MEMORY, Slots
+from tune_sync.fastpath.folder import SHARED_MEMORY
+from tune_sync.fastpath.slots import Slots
 from tune_sync.fastpath.transports import Part, Peer, Region, Shelf, Transfer, Transport
 
 WRITE, READ = "write", "read"

@@ -1,12 +1,17 @@
-"""What the environment says to the commands. Read nowhere else in `fastpath`."""
+"""What the environment says to the fast path and to commands. Read nowhere else in `fastpath`."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from tune_sync.errors import ConfigError
 
 TOKEN = "TUNE_SYNC_TOKEN"
+MEMORY_LIMIT = "TUNE_SYNC_MEMORY_LIMIT"
+MAX_CHECKPOINTS = "TUNE_SYNC_MAX_CHECKPOINTS_IN_MEMORY"
+TRANSPORT = "TUNE_SYNC_TRANSPORT"
+TRANSPORT_REQUIRED = "TUNE_SYNC_TRANSPORT_REQUIRED"
 
 
 def token() -> bytes:
@@ -22,3 +27,45 @@ def token() -> bytes:
             "`openssl rand -hex 16` prints"
         )
     return found.encode()
+
+
+def number(name: str, default: int | None) -> int | None:
+    """A whole number above zero.
+
+    Args:
+        name: Of the variable.
+        default: Where it is not set.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    found = os.environ.get(name, "")
+    if not found:
+        return default
+    if not found.isascii() or not found.isdigit() or int(found) == 0:
+        raise ConfigError(f"{name}={found!r}: a whole number above zero is needed, in digits")
+    return int(found)
+
+
+def choice(name: str, choices: Sequence[str]) -> str:
+    """One of these; "" where it is not set.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    found = os.environ.get(name, "")
+    if found and found not in choices:
+        raise ConfigError(f"{name}={found!r}: give one of {', '.join(choices)}")
+    return found
+
+
+def flag(name: str) -> bool:
+    """Whether it is 1; not where it is 0, or not set.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    found = os.environ.get(name, "")
+    if found not in ("", "0", "1"):
+        raise ConfigError(f"{name}={found!r}: give 1 or 0")
+    return found == "1"

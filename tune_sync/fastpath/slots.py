@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tune_sync.errors import ConfigError
+from tune_sync.fastpath.folder import SHARED_MEMORY, folder_of, make_private
 from tune_sync.fastpath.pages import memory_available_bytes, room_bytes
 from tune_sync.fastpath.sizing import SLOTS, SPARE
 from tune_sync.fastpath.slot import Slot, State
@@ -24,7 +25,6 @@ from tune_sync.process import is_orphan
 
 logger = logging.getLogger(__name__)
 
-SHARED_MEMORY = Path("/dev/shm")
 _PAGE_BYTES = 4096
 # Part of a slot that may stay unused: what is not data (names, numbers) changes its length.
 _UNUSED_PART = 1 / 64
@@ -74,7 +74,7 @@ class Slots:
         limit_bytes = 1 if memory_limit_bytes is None else memory_limit_bytes
         if min(max_checkpoints_in_memory, limit_bytes) < 1:
             raise ConfigError("memory limits start at 1; leave them out for the defaults")
-        self.folder = root / f"tune_sync-{os.getuid()}"
+        self.folder = folder_of(root)
         self._limit_bytes = memory_limit_bytes
         self._most = max_checkpoints_in_memory
         self._threads = threads
@@ -261,13 +261,9 @@ class Slots:
 
     def _make_folder(self) -> bool:
         try:
-            self.folder.mkdir(mode=0o700, exist_ok=True)
-            found = self.folder.lstat()
+            make_private(self.folder)
         except OSError as error:
             self._warn(f"no shared memory in {self.folder}: {error}; saving slowly")
-            return False
-        if found.st_uid != os.getuid() or found.st_mode & 0o077:
-            self._warn(f"{self.folder} is open to others; saving slowly. Remove it")
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""The only code that orders writes in an experiment directory.
+"""The only code that orders the writes of a checkpoint in an experiment directory.
 
 Order of a checkpoint (docs/design/commit-order.md says why):
 
@@ -14,30 +14,42 @@ bytes. State is replaced whole, after `record` of what it names (see `publisher`
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any
 
 from tune_sync import layout
 from tune_sync.errors import DamagedError, FixCallError, NotWholeError, StoreFullError
-from tune_sync.homes.recorded import Recovery, first_wrong, newest_of, recorded, staged
-from tune_sync.homes.store import Store
+from tune_sync.homes.recorded import (
+    Records,
+    Recovery,
+    first_wrong,
+    newest_of,
+    recorded,
+    staged,
+)
+from tune_sync.homes.replacing import replace_file
+from tune_sync.homes.store import Store, remove_either
+from tune_sync.homes.tries import warn_of_parts, whole_tries
 from tune_sync.manifest import (
     FileEntry,
     Manifest,
     Placed,
     Seal,
     Union,
-    manifest_from_json,
-    seal_from_json,
+    manifest_of,
     to_json,
     unite,
+    warn_of_conflicts,
 )
 
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
-class Committer:
+
+class Committer(Records):
     """Orders the writes of one run in one experiment directory.
 
     Args:
@@ -54,7 +66,7 @@ class Committer:
         clock: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:  # fmt: skip
-        self.store = store
+        super().__init__(store)
         self._owner = owner
         self._fence = fence
         self._clock = clock
@@ -62,9 +74,9 @@ class Committer:
 
     # Staging
 
-    def begin(self, checkpoint: str) -> str:
-        """Open a new attempt at `checkpoint`; returns its id. Nothing is durable yet."""
-        attempt = self._new_id()
+    def begin(self, checkpoint: str, attempt: str = "") -> str:
+        """Open an attempt at `checkpoint`, by this id or a new one, which is returned."""
+        attempt = attempt or self._new_id()
         self.store.make_dir(layout.staged_key(checkpoint, attempt))
         return attempt
 
@@ -84,7 +96,6 @@ class Committer:
         self._check_lengths(data, seal.files)
         self.store.sync_tree(data)
         self._replace(layout.seal_key(checkpoint, seal.attempt), to_json(seal))
-        self.store.sync(layout.attempt_key(checkpoint, seal.attempt))
 
     def attempts(self, trial: str) -> list[tuple[str, str]]:
         """What a trial has in staging now and did not place: `(checkpoint, attempt)`.
@@ -119,28 +130,28 @@ class Committer:
         Args:
             checkpoint: Its key.
             strict: See `manifest.unite`.
-            attempts: Take these only: those whose writers reported to the driver. A process that
-                was given up, and still writes, then cannot get in between. None takes all.
-            metrics: For `Manifest.metrics`.
+            attempts: Take these, all of them: those whose writers reported to the driver. A process
+                that was given up, and still writes, then cannot get in between. None takes any.
+            metrics: For `Manifest.metrics`; None: what the lowest rank has noted.
 
         Raises:
-            NotWholeError: Nothing was sealed.
+            NotWholeError: Nothing was sealed, or less than `attempts`.
             ConfigError: `strict`, and ranks disagree about a file.
             LeaseLostError: Another run took over.
         """
         self._fence()
-        seals = [s for s in self._seals(checkpoint) if attempts is None or s.attempt in attempts]
-        union = unite(checkpoint, seals, strict=strict)
+        union = unite(checkpoint, self._reported(checkpoint, attempts), strict=strict)
         intent = layout.intent_key(checkpoint, union.seals[0].attempt)
         data = layout.staged_key(checkpoint, union.seals[0].attempt)
         if self.store.info(data) is None and self.store.info(intent) is not None:
-            placed = manifest_from_json(self.store.read(intent), intent)
+            placed = manifest_of(checkpoint, self.store.read(intent), intent)
             return Placed(placed, union.conflicts)
         self._gather(checkpoint, union)
         manifest = Manifest(
-            checkpoint, self._owner, self._clock(), union.files, union.directories, metrics
-        )
-        self.store.write_at(intent, 0, to_json(manifest))
+            checkpoint, self._owner, self._clock(), union.files, union.directories,
+            union.metrics if metrics is None else metrics,
+        )  # fmt: skip
+        self._write_intent(intent, manifest)
         self._move_into_place(intent, checkpoint)
         return Placed(manifest, union.conflicts)
 
@@ -154,27 +165,10 @@ class Committer:
         checkpoint = manifest.checkpoint
         self.store.sync(checkpoint)  # its entries are durable since `seal`; fails if it is gone
         self._sync_above(checkpoint)
-        self._replace(layout.manifest_key(checkpoint), to_json(manifest))
-        self._sync_above(layout.manifest_key(checkpoint))
+        manifest_key = layout.manifest_key(checkpoint)
+        self._replace(manifest_key, to_json(manifest))
+        self._sync_above(layout.parent(manifest_key))
         self._discard(f"{layout.STAGING_DIR}/{checkpoint}")
-
-    def manifest(self, checkpoint: str) -> Manifest | None:
-        """The manifest of a published checkpoint, or None if it is not published.
-
-        Raises:
-            DamagedError: There is one, and it cannot be read.
-        """
-        key = layout.manifest_key(checkpoint)
-        if self.store.info(key) is None or self.store.info(checkpoint) is None:
-            return None
-        return manifest_from_json(self.store.read(key), key)
-
-    def published(self) -> Iterator[Manifest]:
-        """All published checkpoints, in the order of their keys."""
-        for checkpoint in recorded(self.store):
-            manifest = self.manifest(checkpoint)
-            if manifest is not None:
-                yield manifest
 
     def retire(self, checkpoint: str) -> None:
         """Delete a checkpoint: gone at once for every reader; its bytes follow."""
@@ -210,13 +204,23 @@ class Committer:
 
     # After a crash
 
-    def recover(self) -> Recovery:
+    def recover(self, *, strict: bool = False, waits: bool = False) -> Recovery:
         """Complete what was placed or may have been, drop the rest. For the lease's owner only.
 
-        After the end of another driver: nobody else knows by now what was reported.
+        After the end of another driver: nobody else knows by now what was reported. `strict`: see
+        `manifest.unite`. `waits`: nothing is dropped where other ranks' parts may come.
         """
         newest = newest_of(recorded(self.store))
-        return self._go_over(lambda c: self._place_late(c, newest.get(layout.parent(c), "")))
+
+        def place_late(checkpoint: str) -> Manifest | None:
+            after = newest.get(layout.parent(checkpoint), "")
+            return self._place_late(checkpoint, after, strict)
+
+        def lacks(checkpoint: str) -> bool:
+            after = newest.get(layout.parent(checkpoint), "")
+            return waits and self._may_be_whole_later(checkpoint, after)
+
+        return self._go_over(place_late, lacks)
 
     def sweep(self) -> Recovery:
         """As `recover`, at the end of this run, which knows what was placed: that alone counts."""
@@ -224,17 +228,25 @@ class Committer:
 
     # Inside
 
-    def _go_over(self, place_late: Callable[[str], Manifest | None]) -> Recovery:
-        completed, dropped = [], []
-        for checkpoint in list(staged(self.store)):
+    def _go_over(
+        self, place_late: Callable[[str], Manifest | None],
+        lacks: Callable[[str], bool] = lambda checkpoint: False,
+    ) -> Recovery:  # fmt: skip
+        found, completed, dropped = list(staged(self.store)), [], []
+        waiting = {checkpoint for checkpoint in found if lacks(checkpoint)}
+        for checkpoint in (checkpoint for checkpoint in found if checkpoint not in waiting):
             manifest = self._finish_place(checkpoint) or place_late(checkpoint)
             if manifest is not None:
                 self.record(manifest)
                 completed.append(checkpoint)
             else:
                 dropped.append(checkpoint)
+        if waiting:
+            return Recovery(tuple(completed), ())
         self._empty_trash()
-        for directory in (layout.STAGING_DIR, layout.INCOMING_DIR, layout.TRASH_DIR):
+        for directory in (
+            layout.STAGING_DIR, layout.REPORTED_DIR, layout.INCOMING_DIR, layout.TRASH_DIR,
+        ):  # fmt: skip
             self.store.remove_tree(directory)
         if self.store.info(layout.INTERNAL_DIR) is not None:
             self.store.sync(layout.INTERNAL_DIR)  # an old intent must not come back
@@ -242,35 +254,19 @@ class Committer:
         return Recovery(tuple(completed), tuple(dropped), forgotten)
 
     def _replace(self, key: str, data: bytes) -> None:
-        """Replace a small file of ours: readers see the old one or the new one, whole.
-
-        Durable once its parent is synced.
-        """
-        incoming = self.begin_file()
-        self.store.write_at(incoming, 0, data)
-        self.store.sync(incoming)
+        """See `replace_file`; the directories above its parent may be new, and are not synced."""
         self.store.make_dir(layout.parent(key))
-        self.store.rename(incoming, key)
+        replace_file(self.store, key, data, fresh=self.begin_file())
+
+    def _write_intent(self, intent: str, manifest: Manifest) -> None:
+        is_again = self.store.info(intent) is not None  # then what it replaces may have gone
+        replace_file(self.store, intent, to_json(manifest), is_durable=is_again)
 
     def _sync_above(self, key: str) -> None:
         """Make the entry of `key` durable, and of every directory above it, which may be new."""
         while key:
             key = layout.parent(key)
             self.store.sync(key)
-
-    def _seals(self, checkpoint: str) -> list[Seal]:
-        seals = []
-        for attempt in self.store.list(f"{layout.STAGING_DIR}/{checkpoint}"):
-            key = f"{attempt.key}/seal.json"
-            if attempt.is_dir and self.store.info(key) is not None:
-                seals.append(seal_from_json(self.store.read(key), key))
-        return seals
-
-    def _intents(self, checkpoint: str) -> list[str]:
-        """Keys of the intents of all attempts at `checkpoint`."""
-        attempts = self.store.list(f"{layout.STAGING_DIR}/{checkpoint}")
-        keys = (f"{attempt.key}/{layout.INTENT}" for attempt in attempts)
-        return [key for key in keys if self.store.info(key) is not None]
 
     def _drop_intents(self, checkpoint: str, keep: str = "") -> None:
         """Forget intents durably, or recovery could take a later checkpoint for theirs.
@@ -333,27 +329,34 @@ class Committer:
         if entries:
             self.store.sync(layout.TRASH_DIR)
         for entry in entries:  # not the directory itself: others move things in
-            self.store.remove_tree(entry.key)
+            remove_either(self.store, entry.key)
 
     def _check_lengths(self, directory: str, files: Iterable[FileEntry]) -> None:
         wrong = first_wrong(self.store, directory, files)
         if wrong:
             raise NotWholeError(f"{wrong}; report the checkpoint again")
 
-    def _place_late(self, checkpoint: str, after: str) -> Manifest | None:
-        """Place what one writer has sealed as complete; None if there is nothing of that kind.
+    def _place_late(self, checkpoint: str, after: str, strict: bool) -> Manifest | None:
+        """Place parts that surely are a whole checkpoint; None if there is nothing of that kind.
 
-        It may have been sent on behind a driver that was then killed. What is not later than all
+        They may have been sent on behind a driver that was then killed. What is not later than all
         that is published may have been deleted meanwhile, and does not come back.
         """
         if layout.by_age(checkpoint) <= layout.by_age(after):
             return None
-        with suppress(DamagedError, FixCallError, NotWholeError):
-            whole = [seal for seal in self._seals(checkpoint) if seal.is_all]
-            if whole:
-                seal = max(whole, key=lambda seal: seal.sealed_s)
-                self._check_lengths(layout.staged_key(checkpoint, seal.attempt), seal.files)
-                return self.place(checkpoint, attempts=[seal.attempt]).manifest
+        try:
+            seals = self._seals_of_dead(checkpoint)
+            for parts in whole_tries(seals)[:1]:
+                if len(parts) == 1:  # else `place` looks, once all are in one directory
+                    staged = layout.staged_key(checkpoint, parts[0].attempt)
+                    self._check_lengths(staged, parts[0].files)
+                attempts = [seal.attempt for seal in parts]
+                placed = self.place(checkpoint, strict=strict, attempts=attempts)
+                warn_of_conflicts(checkpoint, placed.conflicts)
+                return placed.manifest
+            warn_of_parts(checkpoint, seals)
+        except (DamagedError, FixCallError, NotWholeError) as error:
+            logger.warning("cannot finish publishing %s: %s", checkpoint, error)
         return None
 
     def _finish_place(self, checkpoint: str) -> Manifest | None:
@@ -369,7 +372,7 @@ class Committer:
             if self.store.info(where) is None:
                 continue
             try:
-                manifest = manifest_from_json(self.store.read(intent), intent)
+                manifest = manifest_of(checkpoint, self.store.read(intent), intent)
                 self._check_lengths(where, manifest.files)
             except (DamagedError, NotWholeError):
                 continue

@@ -16,9 +16,11 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
+
+from tune_sync.errors import ConfigError
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -37,6 +39,21 @@ REMOVE_TRIES = 3
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+def make_directory(path: Path, setting: str) -> None:
+    """Make a directory and its parents; fine if it is there.
+
+    Raises:
+        ConfigError: There can be none: a file is in its way, or it would be below /proc or the
+            like. It says so, and names what can be changed: `setting`.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
+        at = next(above for above in (path, *path.parents) if os.path.lexists(above))
+        why = f"no directory can be made in {at}" if at.is_dir() else f"{at} is no directory"
+        raise ConfigError(f"{path} cannot be made: {why}; give another {setting}") from error
 
 
 def reopened(call: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -73,6 +90,20 @@ def _say_no_fsync(anchor: str, device: int) -> None:
     )  # fmt: skip
 
 
+def walk(top: Path) -> Iterator[tuple[Path, list[str]]]:
+    """A directory and all below it, each with the names of its files.
+
+    Raises:
+        OSError: One cannot be listed: nobody may take what is in it for seen.
+    """
+    for base, _, names in os.walk(top, onerror=_fail):
+        yield Path(base), names
+
+
+def _fail(error: OSError) -> None:
+    raise error
+
+
 def remove_tree(path: Path) -> None:
     """Remove a directory and what is below; fine if it is not there.
 
@@ -91,7 +122,10 @@ def remove_tree(path: Path) -> None:
 
 
 def _holds_only_open_files(path: Path) -> bool:
-    names = [name for _, _, names in os.walk(path) for name in names]
+    try:
+        names = [name for _, names in walk(path) for name in names]
+    except OSError:
+        return False
     return bool(names) and all(name.startswith(HELD_OPEN) for name in names)
 
 

@@ -21,7 +21,7 @@ from tune_sync.homes.lease import check_owner
 from tune_sync.homes.recorded import LiveSnapshot, recorded
 from tune_sync.homes.store import Info, LocalStore
 from tune_sync.layout import manifest_key
-from tune_sync.manifest import Seal
+from tune_sync.manifest import FileEntry, Seal
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,13 @@ class Home(Protocol):
     Attributes:
         in_place: Staged bytes are written where they will stay: what is there need not be whole.
         rewrite_s: Seconds that have to pass before one file is replaced again.
+        keeps_chunks: What `write` is given is still being sent when it returns: a chunk in memory
+            that will be filled again is copied before, any other is not.
     """
 
     in_place: bool
     rewrite_s: float
+    keeps_chunks: bool
 
     def info(self, key: str) -> Info | None:
         """What `key` is; None only if it is surely not there."""
@@ -89,6 +92,20 @@ class Home(Protocol):
     def link(self, source: str, target: str) -> None:
         """Make a staged file known under a second name."""
 
+    def make_directory(self, size_bytes: int = 0) -> Path | None:
+        """A directory to be filled and handed over; None if nothing is gained by it here.
+
+        Args:
+            size_bytes: About what is to be in it; 0: it is not known.
+        """
+
+    def take(self, key: str, source: Path, *, is_given: bool) -> FileEntry | None:
+        """Stage a file of this node without bringing its bytes here; None if that cannot be done.
+
+        Its digest is not known then. If it `is_given`, and lies in a directory of `make_directory`,
+        it may be moved.
+        """
+
     def flush(self, key: str) -> None:
         """Wait until all that was written to a staged file, and its whole attempt, is there."""
 
@@ -116,7 +133,19 @@ class Home(Protocol):
         """Publish what all ranks sealed in these attempts; returns `Union.conflicts`."""
 
 
-class LocalHome:
+class ReadsAll:
+    """A home that stages nothing unread."""
+
+    def make_directory(self, size_bytes: int = 0) -> Path | None:
+        """See `Home.make_directory`."""
+        return None
+
+    def take(self, key: str, source: Path, *, is_given: bool) -> FileEntry | None:
+        """See `Home.take`."""
+        return None
+
+
+class LocalHome(ReadsAll):
     """The experiment directory, on its own node.
 
     Args:
@@ -128,6 +157,8 @@ class LocalHome:
 
     in_place = False
     rewrite_s = 0.0
+    keeps_chunks = False
+    publish_at_once = 1
 
     def __init__(self, root: Path, owner: str = "", checkpoint_depth: int = 1) -> None:
         self.root = root
@@ -184,8 +215,15 @@ class LocalHome:
 
     def begin(self, checkpoint: str) -> str:
         """See `Home.begin`."""
+        return self._begin(checkpoint, "")
+
+    def begin_as(self, checkpoint: str, attempt: str) -> None:
+        """`begin`, with the id that the attempt has elsewhere. There must be none of it here."""
+        self._begin(checkpoint, guard.attempt(attempt))
+
+    def _begin(self, checkpoint: str, attempt: str) -> str:
         self._fence()
-        return self.committer.begin(guard.checkpoint(checkpoint, self._depth))
+        return self.committer.begin(guard.checkpoint(checkpoint, self._depth), attempt)
 
     def begin_file(self) -> str:
         """See `Home.begin_file`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import math
 import os
 import socket
@@ -22,9 +23,13 @@ from pathlib import Path
 
 from tune_sync.errors import LeaseHeldError, LeaseLostError
 from tune_sync.homes import disk
+from tune_sync.homes.replacing import replace_file
+from tune_sync.homes.store import LocalStore
 from tune_sync.layout import LEASE_KEY
 from tune_sync.process import machine as _machine
 from tune_sync.process import start_of as _start_of
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 # A driver silent for this long is taken for dead, if it cannot be looked at. Shorter would let a
 # driver that swaps or is stopped for a moment lose its run; longer delays a new start elsewhere.
@@ -35,6 +40,8 @@ TIDYING = "tidying-"
 # The lock is held for milliseconds, unless its holder is stopped just then.
 LOCK_TRIES = 200
 LOCK_TRY_S = 0.05
+# Runs of this process that have ended and could not give their lease back.
+_ENDED: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,7 @@ class Holder:
 
     @property
     def is_surely_dead(self) -> bool:
-        """Whether it is a process of this machine that has ended."""
+        """Whether it is a process of this machine, or a run of this process, that has ended."""
         return _surely_dead(self)
 
     def age_s(self, now_s: float) -> float:
@@ -76,6 +83,10 @@ class Holder:
         if self.heartbeat_up_s and self.machine == _machine():
             return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - self.heartbeat_up_s)
         return max(0.0, now_s - self.heartbeat_s)
+
+    def ahead_s(self, now_s: float) -> float:
+        """How far its clock is ahead of this one's: its lease runs out later by as much."""
+        return max(0.0, self.heartbeat_s - now_s) if self.machine != _machine() else 0.0
 
 
 class Lease:
@@ -89,6 +100,7 @@ class Lease:
 
     def __init__(self, root: Path, owner: str, clock: Callable[[], float] = time.time) -> None:
         self._file = root / LEASE_KEY
+        self._store = LocalStore(root)
         self._owner = owner
         self._clock = clock
         self._stop = threading.Event()
@@ -103,26 +115,35 @@ class Lease:
 
         Raises:
             LeaseHeldError: Another live run has it; names host, process and age.
+            StoreError, OSError: It cannot be written.
         """
-        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._store.room(self._file):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._take(may_take)
+        self._thread = threading.Thread(target=self._beat, name="tune_sync-lease", daemon=True)
+        self._thread.start()
+
+    def _take(self, may_take: Callable[[Holder], bool]) -> None:
         with self._locked():
             holder = read_holder(self._file)
             if holder is not None and holder.owner != self._owner:
-                age_s = holder.age_s(self._clock())
+                now_s = self._clock()
+                age_s, ttl_s = holder.age_s(now_s), LEASE_TTL_S + holder.ahead_s(now_s)
                 is_dead = age_s >= LEASE_TTL_S or _surely_dead(holder)
                 if not is_dead and not may_take(holder):
-                    raise in_use(self._file.parent.parent, holder, age_s, LEASE_TTL_S)
+                    raise in_use(self._file.parent.parent, holder, age_s, ttl_s)
                 self._dead = holder.left if is_dead else None
-            self._write(self._me())
-        self._thread = threading.Thread(target=self._beat, name="tune_sync-lease", daemon=True)
-        self._thread.start()
+            self._write(self._me(), is_durable=True)
 
     def check(self) -> None:
         """The fence. Raises LeaseLostError if this run is no longer the owner."""
         check_owner(self._file.parent.parent, self._owner)
 
     def release(self) -> None:
-        """Give the lease back, if it is still ours. May be called twice."""
+        """Give the lease back, if it is still ours. May be called twice.
+
+        Where that cannot be written it runs out by itself: no failure of a run that ends.
+        """
         self._give_to(None)
 
     def leave(self) -> None:
@@ -141,6 +162,18 @@ class Lease:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        try:
+            self._replace_by(next_holder)
+        except FileNotFoundError:  # somebody removed the directory, and the lease with it
+            return
+        except (OSError, LeaseHeldError) as error:
+            _ENDED.add(self._owner)
+            logger.warning(
+                "%s: the lease is left to run out in %.0f s: %s",
+                self._file.parent.parent, LEASE_TTL_S, error,
+            )  # fmt: skip
+
+    def _replace_by(self, next_holder: Holder | None) -> None:
         with self._locked():
             holder = read_holder(self._file)
             if holder is None or holder.owner != self._owner:
@@ -148,7 +181,7 @@ class Lease:
             if next_holder is None:
                 self._file.unlink()
             else:
-                self._write(next_holder)
+                self._write(next_holder, is_durable=True)
 
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_S):
@@ -157,20 +190,15 @@ class Lease:
                     holder = read_holder(self._file)
                     if holder is None or holder.owner != self._owner:
                         return  # lost: `check` tells whoever wants to write
-                    self._write(self._me())
+                    self._write(self._me(), is_durable=False)
             except (OSError, LeaseHeldError):
                 continue  # a full or absent disk: the next beat tries again
 
     def _me(self) -> Holder:
         return Holder.here(self._owner, self._clock())
 
-    @disk.reopened
-    def _write(self, holder: Holder) -> None:
-        fresh = self._file.with_suffix(".new")
-        fresh.unlink(missing_ok=True)  # whatever it is: a link would be followed
-        with open(fresh, "x") as file:
-            file.write(holder.to_json())
-        os.replace(fresh, self._file)
+    def _write(self, holder: Holder, *, is_durable: bool) -> None:
+        replace_file(self._store, LEASE_KEY, holder.to_json().encode(), is_durable=is_durable)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -208,7 +236,7 @@ def holder_from_json(data: bytes) -> Holder | None:
             float(body.get("heartbeat_up_s", 0.0)),
         )  # fmt: skip
         return holder if math.isfinite(holder.heartbeat_s) else None
-    except (ValueError, KeyError, TypeError, OverflowError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 
@@ -248,6 +276,8 @@ def in_use(where: object, holder: Holder, age_s: float, ttl_s: float = 0.0) -> L
 
 
 def _surely_dead(holder: Holder) -> bool:
+    if holder.owner in _ENDED:
+        return True
     if not holder.machine or holder.machine != _machine():
         return False
     return _start_of(holder.pid) != holder.process_start

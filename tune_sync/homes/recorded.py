@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tune_sync import layout
-from tune_sync.homes.store import Info
-from tune_sync.manifest import FileEntry, Manifest
+from tune_sync.errors import DamagedError
+from tune_sync.homes.store import Info, Store
+from tune_sync.homes.tries import check_reported, lacks_parts
+from tune_sync.manifest import FileEntry, Manifest, Seal, manifest_of, seal_from_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,17 @@ class Recovery:
     completed: tuple[str, ...]
     dropped: tuple[str, ...]
     forgotten: tuple[str, ...] = ()
+
+    def below(self, directory: str) -> Recovery:
+        """The same, of a directory of an experiment, as that names them."""
+        kinds = (self.completed, self.dropped, self.forgotten)
+        return Recovery(*(tuple(f"{directory}/{key}" for key in kind) for kind in kinds))
+
+    def __add__(self, other: Recovery) -> Recovery:
+        return Recovery(
+            self.completed + other.completed, self.dropped + other.dropped,
+            self.forgotten + other.forgotten,
+        )  # fmt: skip
 
 
 class Readable(Protocol):
@@ -61,8 +76,81 @@ def recorded(store: Readable, below: str = layout.MANIFESTS_DIR) -> Iterator[str
     for entry in store.list(below):
         if entry.is_dir:
             yield from recorded(store, entry.key)
-        else:
+        elif entry.key.endswith(".json"):  # what others put there is not ours
             yield entry.key.removeprefix(layout.MANIFESTS_DIR + "/").removesuffix(".json")
+
+
+class Records:
+    """What an experiment directory holds of checkpoints. Nothing is kept between two calls.
+
+    Args:
+        store: Rooted at the experiment directory.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def manifest(self, checkpoint: str) -> Manifest | None:
+        """The manifest of a published checkpoint, or None if it is not published.
+
+        Raises:
+            DamagedError: There is one, and it cannot be read.
+        """
+        key = layout.manifest_key(checkpoint)
+        if self.store.info(key) is None or self.store.info(checkpoint) is None:
+            return None
+        return manifest_of(checkpoint, self.store.read(key), key)
+
+    def published(self) -> Iterator[Manifest]:
+        """All published checkpoints, in the order of their keys."""
+        for checkpoint in recorded(self.store):
+            manifest = self.manifest(checkpoint)
+            if manifest is not None:
+                yield manifest
+
+    # For those who order writes
+
+    def _seals(self, checkpoint: str) -> list[Seal]:
+        seals = []
+        for attempt in self.store.list(f"{layout.STAGING_DIR}/{checkpoint}"):
+            key = f"{attempt.key}/seal.json"
+            if attempt.is_dir and self.store.info(key) is not None:
+                seal = seal_from_json(self.store.read(key), key)
+                if attempt.key.endswith(f"/{seal.attempt}"):  # else it is another one's
+                    seals.append(seal)
+        return seals
+
+    def _seals_of_dead(self, checkpoint: str) -> list[Seal]:
+        """`_seals`, with the parts that a driver had noted which could not publish them."""
+        seals, key = self._seals(checkpoint), layout.reported_key(checkpoint)
+        try:
+            parts = tuple(str(part) for part in json.loads(self.store.read(key))["parts"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return seals
+        told = [s for s in seals if s.attempt in parts and s.staged_as is None]
+        return [replace(s, parts=parts) if s in told else s for s in seals]
+
+    def _reported(self, checkpoint: str, attempts: Collection[str] | None) -> list[Seal]:
+        """The seals of these attempts, all of them. Raises NotWholeError where one is not there."""
+        seals = self._seals(checkpoint)
+        if attempts is None:
+            return seals
+        check_reported(checkpoint, attempts, [seal.attempt for seal in seals])
+        return [seal for seal in seals if seal.attempt in attempts]
+
+    def _intents(self, checkpoint: str) -> list[str]:
+        """Keys of the intents of all attempts at `checkpoint`."""
+        attempts = self.store.list(f"{layout.STAGING_DIR}/{checkpoint}")
+        keys = (f"{attempt.key}/{layout.INTENT}" for attempt in attempts)
+        return [key for key in keys if self.store.info(key) is not None]
+
+    def _may_be_whole_later(self, checkpoint: str, after: str) -> bool:
+        """Whether parts of other ranks are missing, and may come."""
+        if self._intents(checkpoint) or layout.by_age(checkpoint) <= layout.by_age(after):
+            return False
+        with suppress(DamagedError):
+            return lacks_parts(self._seals_of_dead(checkpoint))
+        return False
 
 
 def newest_of(checkpoints: Iterable[str]) -> dict[str, str]:

@@ -44,7 +44,7 @@ def saved_trials(home: Home, where: str) -> frozenset[str]:
         data = home.read(newest.key, 0, newest.size_bytes)
         trials = json.loads(bytes(data))["trial_data"]
         return frozenset(str(json.loads(trial)["trial_id"]) for trial, *_ in trials)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         older = f", or remove it to go on from {states[-2].key}" if len(states) > 1 else ""
         raise DamagedError(
             f"{where}/{newest.key} is not readable ({error!r}); put a whole copy back{older}"

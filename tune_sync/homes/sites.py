@@ -12,10 +12,18 @@ from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 from tune_sync import layout
-from tune_sync.errors import ConfigError, DamagedError, LeaseHeldError
+from tune_sync.errors import (
+    ConfigError,
+    DamagedError,
+    ExperimentExistsError,
+    LeaseHeldError,
+    PathRefusedError,
+)
+from tune_sync.homes.disk import make_directory
 from tune_sync.homes.home import Home, LocalHome
-from tune_sync.homes.lease import Holder, Lease, live_holder
+from tune_sync.homes.lease import Holder, Lease, in_use, live_holder
 from tune_sync.homes.recorded import Snapshot
+from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import LocalStore
 from tune_sync.manifest import FORMAT_VERSION
 
@@ -47,10 +55,12 @@ class DriverHome(Home, Protocol):
     Attributes:
         committer: Orders writes there: a `commit.Committer`, or one with its methods.
         store: Reads what is there.
+        publish_at_once: How many checkpoints are published, and how many deleted, at a time.
     """
 
     committer: Any
     store: Any
+    publish_at_once: int
 
     def published_keys(self) -> Iterable[str]:
         """Keys of all checkpoints that have a manifest."""
@@ -106,6 +116,9 @@ class Site(Protocol):
             LeaseHeldError: Another run has begun there since.
         """
 
+    def inside(self, key: str) -> Site:
+        """A directory of it, as an experiment directory of its own."""
+
     def home(self, owner: str, checkpoint_depth: int) -> DriverHome:
         """Its verbs, for the run `owner`."""
 
@@ -119,6 +132,8 @@ class LocalSite:
     Args:
         root: The experiment directory.
     """
+
+    setting = "storage_path, or name"
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -147,12 +162,13 @@ class LocalSite:
     def prepare(self) -> None:
         """See `Site.prepare`."""
         store = LocalStore(self.root)
+        with store.room(self.root):
+            make_directory(self.root, self.setting)
         store.make_dir(layout.INTERNAL_DIR)
         file = self.root / layout.FORMAT_KEY
         if not file.is_file() or not file.stat().st_size:  # a power cut may leave it empty
-            fresh = f"{layout.FORMAT_KEY}.{uuid.uuid4().hex}"
-            store.write_at(fresh, 0, format_json())
-            store.rename(fresh, layout.FORMAT_KEY)
+            fresh = f"{layout.FORMAT_KEY}.{uuid.uuid4().hex}"  # another driver may do the same
+            replace_file(store, layout.FORMAT_KEY, format_json(), fresh=fresh)
             return
         check_format(file.read_bytes(), str(file), self.where)
 
@@ -183,6 +199,13 @@ class LocalSite:
             raise LeaseHeldError(f"{self.root} is in use by a live run; choose another name")
         return str(aside)
 
+    def inside(self, key: str) -> Site:
+        """See `Site.inside`. Raises PathRefusedError where a link leads elsewhere."""
+        inner = self.root / layout.check_key(key)
+        if os.path.realpath(inner) != os.path.join(os.path.realpath(self.root), key):
+            raise PathRefusedError(f"{inner} is reached through a link; remove the link")
+        return type(self)(inner)
+
     def home(self, owner: str, checkpoint_depth: int) -> LocalHome:
         """See `Site.home`."""
         return LocalHome(self.root, owner, checkpoint_depth)
@@ -199,6 +222,33 @@ def holds_experiment(root: Path) -> bool:
     return any((root / layout.MANIFESTS_DIR).glob("**/*.json"))
 
 
+def make_way(
+    site: Site, on_existing: str, ways_out: str, may_take: Callable[[Holder], bool]
+) -> None:
+    """Move an experiment that is there aside, or refuse to start.
+
+    Args:
+        site: Where.
+        on_existing: "error" or "move_aside".
+        ways_out: What to do about it, instead of what the site says; or "".
+        may_take: Says of a live holder that its directory may be taken all the same.
+
+    Raises:
+        ExperimentExistsError: There is one, and `on_existing` is "error".
+        LeaseHeldError: A live run has it.
+    """
+    if not site.holds_experiment():
+        return
+    root, holder = site.where, site.live_holder()
+    if holder is not None and not may_take(holder):
+        raise in_use(root, holder, holder.age_s(time.time()))
+    if on_existing == "error":
+        default = f'resume it with tune.Tuner.restore("{{where}}", trainable=...), {site.ways_out}'
+        ways = (ways_out or default).replace("{where}", str(root))
+        raise ExperimentExistsError(f"an experiment is already in {root}; {ways}")
+    logger.warning("moved the earlier experiment %s aside to %s", root, site.move_aside(holder))
+
+
 def format_json() -> bytes:
     """What marks an experiment directory as ours."""
     return json.dumps({"format_version": FORMAT_VERSION}).encode()
@@ -208,7 +258,7 @@ def check_format(data: bytes, file: str, where: str) -> None:
     """Raise if the experiment directory `where` was written in a format that is not ours."""
     try:
         found = json.loads(data).get("format_version")
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise DamagedError(
             f"{file} is not readable: {error}; remove it if you trust the rest"
         ) from error

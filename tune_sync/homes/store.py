@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tune_sync.errors import PathRefusedError, StoreDeniedError, StoreFullError
+from tune_sync.errors import PathRefusedError, StoreDeniedError, StoreError, StoreFullError
 from tune_sync.homes import disk
 from tune_sync.layout import check_key
+from tune_sync.manifest import FileEntry
 
 # From this many files on, one syncfs() is cheaper than an fsync() each (measured on ext4:
 # 2,000 files of 64 KiB, 0.08 s against 0.38 s); below it, other writers' data is not waited for.
@@ -42,12 +43,14 @@ class Info:
         is_dir: A directory, else a file.
         size_bytes: 0 for a directory.
         modified_s: Seconds since the epoch.
+        stored: What a manifest says of it, where whoever lists it has read that.
     """
 
     key: str
     is_dir: bool
     size_bytes: int
     modified_s: float
+    stored: FileEntry | None = None
 
 
 class Store(Protocol):
@@ -97,10 +100,16 @@ class LocalStore:
 
     Args:
         root: The directory; made when first written to.
+
+    Attributes:
+        is_hasty: Large writes are sent on their way to the disk at once.
+        setting: What names another directory, for messages.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
+        self.is_hasty = True
+        self.setting = "storage_path"
 
     def path(self, key: str) -> Path:
         """Where `key` lies. Raises PathRefusedError if that is outside the root."""
@@ -137,7 +146,7 @@ class LocalStore:
     def make_dir(self, key: str) -> None:
         """See `Store.make_dir`."""
         path = self._inside(key)
-        with self._room(path):
+        with self.room(path):
             path.mkdir(parents=True, exist_ok=True)
 
     @disk.reopened
@@ -145,7 +154,7 @@ class LocalStore:
         """See `Store.write_at`."""
         path = self._inside(key)
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        with self._room(path, len(data)):
+        with self.room(path, len(data)):
             try:
                 descriptor = os.open(path, flags, 0o666)
             except OSError as error:
@@ -157,7 +166,7 @@ class LocalStore:
                 while left:
                     written = os.pwrite(descriptor, left, at_bytes)
                     left, at_bytes = left[written:], at_bytes + written
-                if len(data) >= EARLY_BYTES:
+                if self.is_hasty and len(data) >= EARLY_BYTES:
                     _start_write_back(descriptor, offset_bytes, len(data))
             finally:
                 os.close(descriptor)
@@ -170,26 +179,26 @@ class LocalStore:
             if not os.path.samefile(self.path(source), self.path(target)):
                 raise
         except OSError:  # a file system without hard links
-            with self._room(self.path(target)):
+            with self.room(self.path(target)):
                 shutil.copyfile(self.path(source), self.path(target))
 
     @disk.reopened
     def rename(self, source: str, target: str) -> None:
         """See `Store.rename`."""
-        with self._room(self.path(target)):
+        with self.room(self.path(target)):
             os.rename(self._inside(source), self._inside(target))
 
     @disk.reopened
     def remove(self, key: str) -> None:
         """See `Store.remove`."""
-        with self._room(self.path(key)):
+        with self.room(self.path(key)):
             self._inside(key).unlink(missing_ok=True)
 
     @disk.reopened
     def remove_tree(self, key: str) -> None:
         """See `Store.remove_tree`."""
         path = self._inside(key)
-        with self._room(path):
+        with self.room(path):
             disk.remove_tree(path)
 
     @disk.reopened
@@ -203,15 +212,15 @@ class LocalStore:
         top = self._inside(key)
         if not top.is_dir():
             raise FileNotFoundError(errno.ENOENT, "no such directory", str(top))
-        paths = [Path(base, name) for base, _, names in os.walk(top) for name in names]
+        walked = list(disk.walk(top))
+        paths = [Path(base, name) for base, names in walked for name in names]
         if len(paths) >= SYNCFS_FROM_FILES and self._sync_file_system(top):
             return
-        directories = [Path(base) for base, _, _ in os.walk(top)]
-        for path in (*paths, *directories):
+        for path in (*paths, *(base for base, _ in walked)):
             self._sync_path(path)
 
     def _sync_path(self, path: Path) -> None:
-        with self._room(path):
+        with self.room(path):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 disk.fsync(descriptor, path)
@@ -254,15 +263,25 @@ class LocalStore:
         return False
 
     @contextmanager
-    def _room(self, path: Path, need_bytes: int = 0) -> Iterator[None]:
-        """Turn "full", "read-only" and "denied" into errors that say what to do."""
+    def room(self, path: Path, need_bytes: int = 0) -> Iterator[None]:
+        """Turn "full", "read-only" and "denied" into errors that say what to do.
+
+        Args:
+            path: What is being written.
+            need_bytes: How much.
+
+        Raises:
+            StoreFullError, StoreDeniedError: Instead of such an OSError.
+        """
         try:
             yield
+        except StoreError:  # said so already
+            raise
         except PermissionError as error:
             raise StoreDeniedError(
                 error.errno,
                 f"user {os.getuid()} may not write {path}: {error.strerror}; what is stored is "
-                "intact; let this user write there, or choose another storage_path",
+                f"intact; let this user write there, or choose another {self.setting}",
             ) from error
         except OSError as error:
             reason = _FULL.get(error.errno or 0)
@@ -272,8 +291,22 @@ class LocalStore:
             raise StoreFullError(
                 error.errno,
                 f"cannot write {path}: {reason} (need {need_bytes} bytes, free {free} bytes); "
-                "what is stored is intact; make room or choose another storage_path",
+                f"what is stored is intact; make room or choose another {self.setting}",
             ) from error
+
+
+def remove_either(store: Store, key: str) -> None:
+    """Remove a directory with what is below; or a link, and nothing of what it points to.
+
+    For a checkpoint that somebody moved elsewhere and linked.
+    """
+    try:
+        store.remove_tree(key)
+    except OSError as error:
+        try:
+            store.remove(key)
+        except OSError:
+            raise error from None
 
 
 def _start_write_back(descriptor: int, offset_bytes: int, length_bytes: int) -> None:

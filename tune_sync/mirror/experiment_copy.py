@@ -14,7 +14,7 @@ from tune_sync.errors import ConfigError, NotWholeError, TuneSyncError
 from tune_sync.homes.recorded import recorded
 from tune_sync.homes.sites import check_format
 from tune_sync.homes.store import LocalStore
-from tune_sync.manifest import Manifest, manifest_from_json
+from tune_sync.manifest import Manifest, manifest_of
 from tune_sync.mirror.record import (
     MARK_NAME,
     MIRROR_DIR,
@@ -123,7 +123,7 @@ def _manifest(store: LocalStore, checkpoint: str) -> Manifest:
         raise FileNotFoundError(checkpoint)
     if store.info(key) is None:
         raise NotWholeError("it has no manifest")
-    return manifest_from_json(store.read(key), key)
+    return manifest_of(checkpoint, store.read(key), key)
 
 
 def _check(store: LocalStore, manifest: Manifest) -> None:

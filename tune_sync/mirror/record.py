@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 
 from tune_sync import layout
 from tune_sync.errors import DamagedError
+from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import Store
 from tune_sync.manifest import FORMAT_VERSION
 
@@ -65,13 +66,8 @@ def load_record(store: Store, remote: str) -> MirrorRecord:
 def save_record(store: Store, record: MirrorRecord) -> None:
     """Replace the record; durable on return."""
     body = {"format_version": FORMAT_VERSION, **asdict(record)}
-    fresh = f"{RECORD_KEY}.new"
     store.make_dir(MIRROR_DIR)
-    store.remove(fresh)
-    store.write_at(fresh, 0, json.dumps(body).encode())
-    store.sync(fresh)
-    store.rename(fresh, RECORD_KEY)
-    store.sync(MIRROR_DIR)
+    replace_file(store, RECORD_KEY, json.dumps(body).encode())
 
 
 def mark_json(experiment: str) -> bytes:

@@ -21,6 +21,7 @@ class Record:
         keeps_few: Whether Ray deletes old checkpoints (`num_to_keep`).
         is_finished: Whether the trial will not go on.
         is_clone: Whether it would go on from another trial's checkpoint.
+        is_trimmed: Whether even its latest may have been deleted, as it has ended (`keep_best`).
     """
 
     index: int
@@ -29,6 +30,7 @@ class Record:
     keeps_few: bool = False
     is_finished: bool = False
     is_clone: bool = False
+    is_trimmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ def plan(record: Record, published: Collection[int], in_use: Collection[int] = (
     # The index may be ahead of what is kept (see `reserve`), but all that a clone has of its own up
     # to there is older than what it would go on from.
     newest = record.index if record.is_clone and not record.kept else newest_kept
-    old = (n for n in published if n < newest_kept and n not in record.kept and n not in in_use)
+    unkept = (n for n in published if n not in record.kept and n not in in_use)
+    old = (n for n in unkept if n < newest_kept or record.is_trimmed)
     retire = tuple(sorted(old)) if record.keeps_few else ()
     if record.is_finished:
         return Plan(retire=retire)

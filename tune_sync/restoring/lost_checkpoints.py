@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-from tune_sync import layout
 from tune_sync.behind.behind import Behind
 from tune_sync.checkpoint import Checkpoint
 from tune_sync.restoring import ray_records
@@ -29,7 +28,7 @@ def go_on_without_lost(run: Run, trials: Collection[Any], filesystem: pafs.PyFil
     if not gone or run.behind is None:
         return
     for trial in trials:
-        lost = [r for r in ray_records.results(trial) if _key(run, r) in gone]
+        lost = [r for r in ray_records.results(trial) if ray_records.key_of(run, r) in gone]
         if lost:
             _forget(run, run.behind, trial, lost, filesystem)
 
@@ -41,14 +40,17 @@ def _forget(
     left = [r for _, r in sorted(ray_records.kept(trial).items()) if r not in lost]
     now = None if before in lost else before
     newest = behind.newest_published(ray_records.directory_of(trial))
+    stored = next((r for r in left if ray_records.key_of(run, r) == newest), None)
     if now is None:
-        now = next((r for r in left if _key(run, r) == newest), None)
+        now = stored
         if now is None and newest:
             now = _result(run, trial, newest, filesystem)
-            behind.spare(newest)
+            run.spare(newest)
             left = [*left, now]
     ray_records.keep_only(trial, left, now)
-    for key in sorted({_key(run, result) for result in lost}):
+    paths, instead = {r.checkpoint.path for r in lost}, now if before in lost else stored
+    run.corrections.put(trial.trial_id, ray_records.correction(trial, paths, instead))
+    for key in sorted({ray_records.key_of(run, result) for result in lost}):
         logger.warning(
             "%s: checkpoint %s is lost (%s); its newest that is stored is %s",
             trial, key, behind.why_lost(key), newest or "none",
@@ -59,8 +61,4 @@ def _result(run: Run, trial: Any, key: str, filesystem: pafs.PyFileSystem) -> An
     manifest = run.home.committer.manifest(key)
     metrics = manifest.metrics if manifest is not None else None
     checkpoint = Checkpoint(f"{run.root}/{key}", filesystem)
-    return ray_records.result_of(trial, checkpoint, metrics or ray_records.last_metrics(trial))
-
-
-def _key(run: Run, result: Any) -> str:
-    return layout.below(str(run.root), result.checkpoint.path) or ""
+    return ray_records.result_of(trial, checkpoint, metrics)

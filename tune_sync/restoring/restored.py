@@ -49,6 +49,7 @@ class Restored:
         self._run = run
         self._filesystem = filesystem
         self._damaged: set[str] = set()
+        self._keeps_best = bool(filesystem.handler.spec.options.keep_best)
         self._there = run.home.snapshot()
         self.numbers: Mapping[str, set[int]] = defaultdict(set, recorded_numbers(self._there))
 
@@ -88,7 +89,8 @@ class Restored:
             index=ray_records.index_of(trial),
             kept=frozenset(n for n in kept if self._is_there(self._key(trial, n))),
             is_lost=self._is_lost(trial),
-            keeps_few=ray_records.keeps_few(trial),
+            keeps_few=ray_records.keeps_few(trial) or self._keeps_best,
+            is_trimmed=self._keeps_best and ray_records.has_terminated(trial),
             is_finished=trial.is_finished(),
             is_clone=ray_records.is_clone(trial),
         )
@@ -97,8 +99,9 @@ class Restored:
         """Do what was planned for a trial."""
         if not trial.is_finished():
             self._adopt(trial, todo)
-        for number in todo.retire:
-            self._run.retire_later(self._key(trial, number))
+        for key in (self._key(trial, number) for number in todo.retire):
+            if key not in self._damaged:  # it may still be put right
+                self._run.retire_later(key)
 
     def _adopt(self, trial: Any, todo: Plan) -> None:
         known = {
@@ -155,10 +158,9 @@ class Restored:
             logger.warning("%s is not whole any more: files are missing", key)
             return None
         checkpoint = Checkpoint(f"{self._run.root}/{key}", self._filesystem)
-        metrics = manifest.metrics
-        if metrics is None:  # written by a tune_sync that did not keep them
-            metrics = ray_records.last_metrics(trial)
-        return ray_records.result_of(trial, checkpoint, metrics)
+        if manifest.metrics is None:
+            logger.warning("%s: nobody knows what was reported with it; it counts without", key)
+        return ray_records.result_of(trial, checkpoint, manifest.metrics)
 
     def _is_lost(self, trial: Any) -> bool:
         current = ray_records.current(trial)
@@ -174,7 +176,9 @@ class Restored:
         if self._there.info(key) is None:
             return False
         manifest = self._manifest(key)
-        return manifest is None or is_whole(self._there, manifest)
+        if manifest is None:  # in a bucket nothing else tells that it is whole, nor lets it be read
+            return not (self._run.home.in_place and key in self._damaged)
+        return is_whole(self._there, manifest)
 
     def _current_key(self, trial: Any) -> str:
         current = ray_records.current(trial)

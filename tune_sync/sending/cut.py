@@ -10,7 +10,7 @@ have been made before that, what was deleted since the version before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 # A version may have been made before a delete and offered after it; the one after that is not.
@@ -28,12 +28,14 @@ class Held:
         needs: The checkpoints that it may name.
         files: Key of a file -> what writes it.
         is_taken: It is being written: nothing is added to it.
+        taken_count: How many times a version had been taken before this one was.
     """
 
     number: int
     needs: frozenset[str] = frozenset()
     files: dict[str, Write] = field(default_factory=dict)
     is_taken: bool = False
+    taken_count: int = 0
 
 
 class Cut:
@@ -43,9 +45,12 @@ class Cut:
         self._unstored: set[str] = set()
         self._lost: set[str] = set()
         self._doomed: dict[str, int] = {}
+        self._unnamed: dict[str, int] = {}
+        self._taken_count = 0
+        self._newest_taken = -1
         self._versions_count = 0
         self._written = 0
-        self._has_ended = False
+        self._has_ended = self._is_last = False
         self._waiting: Held | None = None
         self._newest: Held | None = None
 
@@ -70,9 +75,14 @@ class Cut:
         """It was deleted, or is not to be gone on from: later versions do not name it."""
         self._doomed.setdefault(checkpoint, self._versions_count)
 
-    def spare(self, checkpoint: str) -> None:
-        """Take back `doom`: later versions name it after all."""
-        self._doomed.pop(checkpoint, None)
+    def spare(self, checkpoint: str) -> bool:
+        """Take back `doom`: later versions name it after all. Returns whether it was doomed."""
+        found = (self._doomed.pop(checkpoint, None), self._unnamed.pop(checkpoint, None))
+        return found != (None, None)
+
+    def unnamed(self, checkpoint: str) -> None:
+        """No version that is taken from now on names it, whenever that was made; it is to go."""
+        self._unnamed[checkpoint] = self._taken_count
 
     def offer(self, key: str, write: Write, *, is_state: bool) -> None:
         """Take in a file of the newest version.
@@ -95,9 +105,14 @@ class Cut:
         self._newest.number, self._newest.needs = self._versions_count, needs
         self._newest.files[key] = write
 
-    def ended(self) -> None:
-        """The control loop has ended: the newest version names nothing that was deleted."""
-        self._has_ended = True
+    def ended(self, *, is_last: bool = True) -> None:
+        """The control loop has ended.
+
+        `is_last`: the newest version was made after all deletes, so it names nothing of that, and
+        nothing more is offered. Else a version that was made before may still come: what it may
+        name travels, and is deleted by the next run.
+        """
+        self._has_ended, self._is_last = True, is_last
         if self._newest is not None:
             self._newest.needs = self._needs_now()
 
@@ -108,7 +123,14 @@ class Cut:
         if waiting is None or waiting.is_taken or waiting.needs & (self._unstored | self._lost):
             return None
         waiting.is_taken = True
+        waiting.taken_count = self._taken_count
+        self._taken_count += 1
         return waiting
+
+    def require(self, held: Held, checkpoints: Collection[str]) -> None:
+        """A version that was taken turns out to need more: it waits again."""
+        held.needs |= frozenset(checkpoints)
+        held.is_taken = False
 
     def failed(self, held: Held) -> None:
         """A version could not be written now; it is taken again later."""
@@ -117,6 +139,7 @@ class Cut:
     def wrote(self, held: Held) -> None:
         """All files of a version are written."""
         self._written = max(self._written, held.number)
+        self._newest_taken = max(self._newest_taken, held.taken_count)
         self._waiting = None
 
     def pinned(self) -> frozenset[str]:
@@ -136,15 +159,17 @@ class Cut:
     def deletable(self) -> list[str]:
         """Deleted checkpoints that are stored, and that the state that is written does not name."""
         gone = self._unstored | self._lost
-        is_last = self._has_ended and self._written == self._versions_count
+        is_last = self._is_last and self._written == self._versions_count
         versions = 1 if is_last else VERSIONS_BEFORE_DELETE
-        return [
+        doomed = [
             c for c, at in self._doomed.items() if c not in gone and self._written >= at + versions
         ]
+        return doomed + [c for c, at in self._unnamed.items() if self._newest_taken >= at]
 
     def deleted(self, checkpoint: str) -> None:
         """It is gone."""
         self._doomed.pop(checkpoint, None)
+        self._unnamed.pop(checkpoint, None)
 
     @property
     def unstored(self) -> frozenset[str]:
@@ -165,6 +190,8 @@ class Cut:
 
     def held_back(self) -> frozenset[str]:
         """Deleted checkpoints that a version to come may still need, though none does yet."""
+        if self._has_ended:  # they are dropped, or travel
+            return frozenset()
         return frozenset(c for c in self._doomed if c in self._unstored) - self.pinned()
 
     # Inside
@@ -182,14 +209,14 @@ class Cut:
         at = self._doomed.get(checkpoint)
         if at is None:
             return False
-        return self._versions_count >= at + (1 if self._has_ended else VERSIONS_BEFORE_DELETE)
+        return self._versions_count >= at + (1 if self._is_last else VERSIONS_BEFORE_DELETE)
 
     def _is_needed(self, checkpoint: str) -> bool:
         """Whether a version that is held, or one still to be offered, may name it."""
         held = [h for h in (self._waiting, self._newest) if h is not None]
         if any(checkpoint in version.needs for version in held):
             return True
-        return not self._is_out(checkpoint) and not self._has_ended
+        return not self._is_out(checkpoint) and not self._is_last
 
     def _promote(self) -> None:
         """The newest waits once nothing else does, unless it can never be written."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-# Stands between an attempt's id and the node where it is staged, in what a worker reports.
+# Stands between an attempt's id, the node that sends it, and the node that has a replica, if there
+# is one, in what a worker reports.
 AT = "@"
 
 
@@ -23,6 +24,8 @@ class Orders:
         dropped: Not to be sent: their checkpoints were deleted.
         held_back: Not to be sent now, and not to be removed either.
         is_closing: The run ends, and whatever is left is of no use.
+        parts: Attempt -> all parts of its checkpoint, where the node may not know them yet. See
+            `manifest.Seal.parts`.
     """
 
     expected: Collection[str] = ()
@@ -31,6 +34,7 @@ class Orders:
     dropped: Collection[str] = ()
     held_back: Collection[str] = ()
     is_closing: bool = False
+    parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +46,19 @@ class News:
         stored: Attempt -> its id at the destination.
         failed: Attempt -> why it can never be sent.
         missing: Expected, and not there.
-        left_count: Attempts that are to be sent.
+        left_count: Attempts that are to be sent, or are being sent.
         left_bytes: Their size.
+        left_s: For how long the oldest of them has been staged.
+        stored_count: Attempts that this agent has sent, since it was started.
+        stored_bytes: Their size.
         sent_bytes: How much was sent so far; it grows while anything moves.
         error: Why the last try failed; "" if it did not.
+        sending: Attempts that are under way.
+        is_full: Writers wait for room.
+        noted: Attempts of which all parts are known here.
+        replicas_count: Attempts that are here for the case that another node is lost.
+        replicas_bytes: Their size.
+        transports: How replicas have come here, since this agent was started: "tcp", say.
     """
 
     held: Sequence[str] = ()
@@ -54,5 +67,14 @@ class News:
     missing: Sequence[str] = ()
     left_count: int = 0
     left_bytes: int = 0
+    left_s: float = 0.0
+    stored_count: int = 0
+    stored_bytes: int = 0
     sent_bytes: int = 0
     error: str = ""
+    sending: Sequence[str] = ()
+    is_full: bool = False
+    noted: Sequence[str] = ()
+    replicas_count: int = 0
+    replicas_bytes: int = 0
+    transports: Sequence[str] = ()

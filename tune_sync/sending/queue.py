@@ -1,25 +1,17 @@
 """What one node has staged, and what of it is sent next, and removed. Pure: no I/O, no clock.
 
 The driver says which attempts it waits for (`wanted`), which are published, and which nobody
-needs any more (`dropped`). Without a driver all that is staged is sent, oldest first.
+needs any more (`dropped`). Where it plans what travels (`only_wanted`), nothing else is sent.
+Without a driver all that is staged is sent, oldest first.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from tune_sync import layout
-from tune_sync.sending.orders import Orders
-
-
-class Phase(enum.Enum):
-    """How far an attempt is."""
-
-    STAGED = "staged"
-    SENDING = "sending"
-    STORED = "stored"
+from tune_sync.sending.orders import News, Orders
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +23,10 @@ class Item:
         attempt: Its id on this node.
         sealed_s: When it was sealed: the order of the queue.
         size_bytes: Of all its files.
-        stored_as: Its id at the destination; "" before it is sealed there.
+        stored_as: Its id at the destination; "" before it is sealed there. Where another node has
+            sent it, that is not known, and this is its id here.
+        in_memory: It is not on this node's disk, and does not count for the limit of that.
+        is_confirmed: Its bytes are known; before that it is not sent.
     """
 
     checkpoint: str
@@ -39,6 +34,8 @@ class Item:
     sealed_s: float
     size_bytes: int
     stored_as: str = ""
+    in_memory: bool = False
+    is_confirmed: bool = True
 
 
 class SendQueue:
@@ -47,31 +44,58 @@ class SendQueue:
     Args:
         limit_bytes: More than this is not staged: writers wait.
         only_wanted: Send only what the driver wants, as long as there is a driver.
+        only_expected: Send only what the driver expects of this node, or somebody waits for, as
+            long as there is a driver: of what two nodes have, one sends it.
 
     Attributes:
         is_alone: The driver has died: all is sent that nobody said to drop.
+        making_bytes: What is written on this node and not reported yet.
     """
 
-    def __init__(self, limit_bytes: int, only_wanted: bool = False) -> None:
+    def __init__(
+        self, limit_bytes: int, only_wanted: bool = False, only_expected: bool = False
+    ) -> None:
         self._limit_bytes = limit_bytes
         self._only_wanted = only_wanted
+        self._only_expected = only_expected
         self._items: dict[str, Item] = {}
         self._sending: set[str] = set()
         self._failed: dict[str, str] = {}
+        self._awaited: set[str] = set()
         self._orders = Orders()
         self.is_alone = False
+        self.making_bytes = 0
 
     def add(self, item: Item) -> None:
         """Take in a sealed attempt; a second time, nothing happens."""
         self._items.setdefault(item.attempt, item)
 
-    def tell(self, orders: Orders) -> None:
-        """What the driver says now."""
+    def tell(self, orders: Orders) -> list[Item]:
+        """What the driver says now; returns what is known from that to be stored.
+
+        Another node has sent it: this one does not, also when the driver has died.
+        """
         self._orders = orders
+        found = [i for i in self._unsent() if i.attempt in orders.published]
+        stored = [replace(item, stored_as=item.attempt) for item in found]
+        self._items.update({item.attempt: item for item in stored})
+        return stored
+
+    def confirmed(self, attempt: str) -> None:
+        """Its bytes are known now."""
+        if attempt in self._items:
+            self._items[attempt] = replace(self._items[attempt], is_confirmed=True)
+
+    def wait_for(self, attempt: str) -> bool:
+        """Somebody waits until it is stored; returns whether it is."""
+        item = self._items.get(attempt)
+        if item is not None:
+            self._awaited.add(attempt)
+        return item is not None and bool(item.stored_as)
 
     def next(self) -> Item | None:
         """What is to be sent now, if anything; it counts as being sent from here on."""
-        todo = self._in_turn()
+        todo = [item for item in self._in_turn() if item.is_confirmed]
         item = min(todo, key=self._turn, default=None)
         if item is not None:
             self._sending.add(item.attempt)
@@ -80,7 +104,8 @@ class SendQueue:
     def sent(self, attempt: str, stored_as: str) -> None:
         """It is sealed at the destination, under another id."""
         self._sending.discard(attempt)
-        self._items[attempt] = replace(self._items[attempt], stored_as=stored_as)
+        if attempt in self._items:
+            self._items[attempt] = replace(self._items[attempt], stored_as=stored_as)
 
     def put_back(self, attempt: str) -> None:
         """It could not be sent now."""
@@ -91,31 +116,23 @@ class SendQueue:
         self._sending.discard(attempt)
         self._failed[attempt] = reason
 
-    def removable(self, *, is_short: bool = False) -> list[Item]:
+    def removable(self, is_short: Callable[[Item], bool] = lambda item: False) -> list[Item]:
         """What this node need not keep any more.
 
         A trial's newest stays while there is room: if it restarts here, it need not be fetched.
 
         Args:
-            is_short: There is no room at all.
+            is_short: Of an item: there is no room at all where it is.
         """
-        newest = set() if is_short else self._newest()
-        return [i for i in self._items.values() if self._is_removable(i, newest)]
+        newest = self._newest()
+        return [i for i in self._items.values() if self._is_removable(i, newest, is_short)]
 
     def removed(self, attempt: str) -> None:
         """It is not there any more."""
         self._items.pop(attempt, None)
         self._sending.discard(attempt)
         self._failed.pop(attempt, None)
-
-    def phase(self, attempt: str) -> Phase | None:
-        """How far an attempt is; None if it is not here."""
-        item = self._items.get(attempt)
-        if item is None:
-            return None
-        if item.stored_as:
-            return Phase.STORED
-        return Phase.SENDING if attempt in self._sending else Phase.STAGED
+        self._awaited.discard(attempt)
 
     def is_dropped(self, attempt: str) -> bool:
         """Whether nobody needs it any more."""
@@ -125,20 +142,63 @@ class SendQueue:
         """All that is here."""
         return list(self._items.values())
 
+    def waiting(self) -> list[Item]:
+        """What is to be sent, and is not being sent."""
+        return list(self._unsent())
+
+    def sending(self) -> list[str]:
+        """What is being sent."""
+        return sorted(self._sending)
+
+    def left(self) -> list[Item]:
+        """What is still to be sent, or is being sent."""
+        given_up = {*self._failed, *self._orders.dropped}
+        mine = self._mine(self._items.values())
+        return [i for i in mine if not i.stored_as and i.attempt not in given_up]
+
+    def others(self) -> list[Item]:
+        """What is here for the case that another node is lost, and is not to be sent now."""
+        mine = {item.attempt for item in self._mine(self._items.values())}
+        done = {*self._orders.published, *self._orders.dropped}
+        return [i for i in self._items.values() if i.attempt not in mine | done]
+
+    def is_stored(self, attempt: str) -> bool:
+        """Whether it is at its destination."""
+        item = self._items.get(attempt)
+        return item is not None and bool(item.stored_as)
+
     def failed(self) -> dict[str, str]:
         """Attempt -> why it can never be sent."""
         return dict(self._failed)
 
+    def news(self, orders: Orders, now_s: float) -> News:
+        """What can be told of it; `orders` say what is expected."""
+        items, left, others = self.items(), self.left(), self.others()
+        return News(
+            held=[item.attempt for item in items],
+            stored={item.attempt: item.stored_as for item in items if item.stored_as},
+            failed=self.failed(),
+            missing=[attempt for attempt in orders.expected if attempt not in self._items],
+            left_count=len(left),
+            left_bytes=sum(item.size_bytes for item in left),
+            left_s=max([0.0, *(now_s - item.sealed_s for item in left)]),
+            sending=self.sending(),
+            is_full=not self.has_room,
+            replicas_count=len(others),
+            replicas_bytes=sum(item.size_bytes for item in others),
+        )
+
     @property
     def used_bytes(self) -> int:
-        """What is staged and has to stay."""
+        """What is staged on the disk and has to stay."""
         done = {*self._orders.published, *self._orders.dropped}
-        return sum(i.size_bytes for i in self._items.values() if i.attempt not in done)
+        left = [i for i in self._items.values() if i.attempt not in done and not i.in_memory]
+        return sum(i.size_bytes for i in left)
 
     @property
     def has_room(self) -> bool:
         """Whether another checkpoint may be staged."""
-        return self.used_bytes < self._limit_bytes
+        return self.used_bytes + self.making_bytes < self._limit_bytes
 
     @property
     def is_idle(self) -> bool:
@@ -166,7 +226,14 @@ class SendQueue:
         if self._only_wanted:
             return (item for item in self._unsent() if item.attempt in orders.wanted)
         waits = {*orders.held_back} - {*orders.wanted}
-        return (item for item in self._unsent() if item.attempt not in waits)
+        return (item for item in self._mine(self._unsent()) if item.attempt not in waits)
+
+    def _mine(self, items: Iterable[Item]) -> Iterable[Item]:
+        """What this node has to send, of two that have it."""
+        if self.is_alone or not self._only_expected:
+            return items
+        mine = {*self._orders.expected, *self._awaited}
+        return (item for item in items if item.attempt in mine)
 
     def _turn(self, item: Item) -> tuple[int, float, str]:
         wanted = self._orders.wanted
@@ -181,12 +248,16 @@ class SendQueue:
             newest[trial] = max(newest.get(trial, ""), item.checkpoint, key=layout.by_age)
         return set(newest.values())
 
-    def _is_removable(self, item: Item, newest: Collection[str]) -> bool:
+    def _is_removable(
+        self, item: Item, newest: Collection[str], is_short: Callable[[Item], bool]
+    ) -> bool:
         if item.attempt in self._sending:
             return False
         if self._orders.is_closing or item.attempt in self._orders.dropped:
             return True
         if item.attempt not in self._orders.published:
             return False
-        total_bytes = sum(i.size_bytes for i in self._items.values())
-        return item.checkpoint not in newest or total_bytes >= self._limit_bytes
+        if item.checkpoint not in newest or is_short(item):
+            return True
+        on_disk = [i.size_bytes for i in self._items.values() if not i.in_memory]
+        return not item.in_memory and sum(on_disk) >= self._limit_bytes

@@ -125,7 +125,12 @@ class Syncer(abc.ABC):
 
 
 class BackgroundSyncer(Syncer):
-    """A syncer whose commands run in a thread, one after the other; none is skipped."""
+    """A syncer whose commands run in a thread, one after the other; none is skipped.
+
+    A command that is not over after `sync_timeout` is *revoked*: it ends the next time it asks
+    (`check`), and nothing else is begun before it has ended. So it never writes over what came
+    later.
+    """
 
     def __init__(
         self, sync_period: float = SYNC_PERIOD_S, sync_timeout: float = SYNC_TIMEOUT_S
@@ -134,6 +139,12 @@ class BackgroundSyncer(Syncer):
         self._thread: threading.Thread | None = None
         self._command: Callable[[], None] | None = None
         self._error: Exception | None = None
+        self._revoked: threading.Thread | None = None
+
+    def check(self) -> None:
+        """For a command, before each step: raise SyncTimeoutError if it is not wanted any more."""
+        if threading.current_thread() is self._revoked:
+            raise SyncTimeoutError(f"the sync was given up after {self.sync_timeout:.0f} s")
 
     def retry(self) -> None:
         """Start the last command again. Raises RuntimeError if there was none."""
@@ -148,10 +159,13 @@ class BackgroundSyncer(Syncer):
         limit_s = self.sync_timeout if timeout is None else timeout
         self._thread.join(limit_s)
         if self._thread.is_alive():
+            if limit_s >= self.sync_timeout:
+                self._revoked = self._thread
             raise SyncTimeoutError(f"the sync is not over after {limit_s:.0f} s (sync_timeout)")
-        self._thread = None
+        was_revoked = self._thread is self._revoked
+        self._thread = self._revoked = None
         error, self._error = self._error, None
-        if error is not None:
+        if error is not None and not was_revoked:  # that it was given up was raised already
             raise error
 
     def close(self) -> None:
@@ -178,4 +192,10 @@ class BackgroundSyncer(Syncer):
             self._error = error
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_thread": None, "_command": None, "_error": None}
+        return {
+            **self.__dict__,
+            "_thread": None,
+            "_command": None,
+            "_error": None,
+            "_revoked": None,
+        }

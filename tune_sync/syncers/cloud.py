@@ -51,7 +51,7 @@ class CloudSyncer(BackgroundSyncer):
         tree, patterns = scan(Path(local_dir)), tuple(exclude or ())
         bucket = self._bucket(remote_dir)
         sources = {f.path: Path(f.source) for f in tree.files if not matches(f.path, patterns)}
-        return self._start(lambda: put_files(bucket, sources))
+        return self._start(lambda: put_files(bucket, sources, self.check))
 
     def sync_down(self, remote_dir: str, local_dir: str, exclude: list[str] | None = None) -> bool:
         """Fetch a directory into `local_dir`, which is made if needed."""

@@ -10,6 +10,7 @@ import pyarrow.fs as pafs
 from tune_sync.errors import ConfigError
 from tune_sync.filesystem import SyncHandler
 from tune_sync.filters import matches
+from tune_sync.layout import check_key
 from tune_sync.syncers.base import SYNC_PERIOD_S, SYNC_TIMEOUT_S, BackgroundSyncer
 from tune_sync.transfer.tree import scan
 
@@ -48,6 +49,7 @@ class ObjectStoreSyncer(BackgroundSyncer):
                     handler.create_dir(f"{remote_dir}/{directory}", True)
             for file in tree.files:
                 if not matches(file.path, patterns):
+                    self.check()
                     handler.send_file(file, f"{remote_dir}/{file.path}", remote_dir)
             handler.barrier()
 
@@ -64,7 +66,7 @@ class ObjectStoreSyncer(BackgroundSyncer):
                 inner = info.path[len(remote_dir.rstrip("/")) + 1 :]
                 if matches(inner, patterns):
                     continue
-                target = Path(local_dir, inner)
+                target = Path(local_dir, check_key(inner))
                 if info.type == pafs.FileType.Directory:
                     target.mkdir(parents=True, exist_ok=True)
                 else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from tune_sync.errors import PathRefusedError
@@ -56,16 +57,18 @@ class SharedDirectorySyncer(BackgroundSyncer):
                     (target / directory).mkdir(parents=True, exist_ok=True)
             for file in tree.files:
                 if not matches(file.path, patterns):
-                    _copy_whole(file.source, target / file.path)
+                    self.check()
+                    _copy_whole(file.source, target / file.path, self.check)
 
         return self._start(copy)
 
 
-def _copy_whole(source: Path, target: Path) -> None:
+def _copy_whole(source: Path, target: Path, check: Callable[[], None]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.with_name(f".{uuid.uuid4().hex}")
     try:
         shutil.copyfile(source, fresh)
+        check()
         fresh.replace(target)
     finally:
         fresh.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tune_sync.buckets.bucket import Bucket
 from tune_sync.errors import PathRefusedError, PutConflictError
+from tune_sync.new_pages import new_pages
 
 ODD_NAMES = (
     "a b", "a%20b", "a+b", "a#b", "a?b", "a'b", 'a"b', "a:b", "a*b", "a&b", "a;b", "~x", "{y}",
@@ -47,6 +48,23 @@ class BucketContract:
         assert other.get("a/b", 8, 100) == b"89"
         assert other.get("a/b", 100, 1) == b""
         assert other.get("a/b", 0, 0) == b""
+
+    def test_a_view_is_stored_and_its_memory_may_be_used_again(self, tmp_path: Path) -> None:
+        """Of `bytes`, of mapped pages, and of memory that is filled again."""
+        bucket = self.make_bucket(tmp_path)
+        pages, again = new_pages(4096), bytearray(b"a" * 3000)
+        pages[:3000] = b"p" * 3000
+        for name, view in (
+            ("bytes", memoryview(b"b" * 4000)[:3000]),
+            ("pages", memoryview(pages)[:3000]),
+            ("again", memoryview(again)),
+        ):
+            bucket.put(f"dir/{name}", view)
+            bucket.put_stream(f"stream/{name}", [view[:1000], view[1000:]], 3000)
+        again[:] = b"x" * 3000
+        for name in ("bytes", "pages", "again"):
+            assert bucket.get(f"dir/{name}") == name[:1].encode() * 3000
+            assert bucket.get(f"stream/{name}") == name[:1].encode() * 3000
 
     def test_an_empty_object_is_an_object(self, tmp_path: Path) -> None:
         bucket = self.make_bucket(tmp_path)

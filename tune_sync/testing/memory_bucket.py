@@ -73,7 +73,9 @@ class MemoryBucket:
             end = None if length_bytes is None else offset_bytes + length_bytes
             return self.objects[key][offset_bytes:end]
 
-    def put(self, key: str, data: bytes, *, create_only: bool = False, if_match: str = "") -> str:
+    def put(
+        self, key: str, data: bytes | memoryview, *, create_only: bool = False, if_match: str = ""
+    ) -> str:
         """See `Bucket.put`."""
         with self._objects_lock:
             found = self._info(key) if check_object_key(key) in self.objects else None
@@ -137,7 +139,9 @@ class FaultBucket(MemoryBucket):
         self._check()
         return super().get(key, offset_bytes, length_bytes)
 
-    def put(self, key: str, data: bytes, *, create_only: bool = False, if_match: str = "") -> str:
+    def put(
+        self, key: str, data: bytes | memoryview, *, create_only: bool = False, if_match: str = ""
+    ) -> str:
         """See `Bucket.put`."""
         self._change(f"put {key}")
         etag = super().put(key, data, create_only=create_only, if_match=if_match)

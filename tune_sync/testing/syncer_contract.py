@@ -13,10 +13,14 @@ class TestMySyncer(SyncerContract):
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tune_sync.syncers.base import Syncer
+
+# So many files that a sync of them is not over at once, and how long a late one is waited for.
+MANY_COUNT, LATE_S = 100, 0.3
 
 Tree = dict[str, bytes | None]  # relative path -> bytes, or None for a directory
 
@@ -151,6 +155,25 @@ class SyncerContract:
         assert syncer.sync_up_if_needed(str(local), remote)
         syncer.wait()
         assert self.look(tmp_path, remote) == _tree(local)
+        syncer.close()
+
+    def test_what_took_too_long_writes_nothing_over_what_came_later(self, tmp_path: Path) -> None:
+        syncer, remote = self.make_syncer(tmp_path), self.remote_dir(tmp_path)
+        local, limit_s = tmp_path / "many", syncer.sync_timeout
+        local.mkdir()
+        for data in (b"old", b"later"):
+            for number in range(MANY_COUNT):
+                (local / str(number)).write_bytes(data)
+            syncer.sync_timeout = 0.0 if data == b"old" else limit_s
+            try:
+                syncer.sync_up(str(local), remote)
+                syncer.wait()
+            except Exception:
+                if data != b"old":
+                    raise
+        for pause_s in (0.0, LATE_S):
+            time.sleep(pause_s)
+            assert self.look(tmp_path, remote) == _tree(local)
         syncer.close()
 
     def test_wait_and_close_may_be_called_at_any_time(self, tmp_path: Path) -> None:

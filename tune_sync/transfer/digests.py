@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import xxhash
 
 from tune_sync import layout
 from tune_sync.errors import DamagedError
 from tune_sync.homes.home import Home
+from tune_sync.homes.store import Info
 from tune_sync.layout import Place
-from tune_sync.manifest import FileEntry, manifest_from_json
+from tune_sync.manifest import FileEntry, manifest_of
 
 # A process reads one checkpoint, and perhaps another one soon; each has a list of its files.
 CHECKPOINTS_KEPT = 4
@@ -24,10 +25,14 @@ class Digests:
         self._files: dict[tuple[int, str], Mapping[str, FileEntry]] = {}
         self._files_lock = threading.Lock()
 
-    def forget(self, checkpoint: str) -> None:
-        """Read the manifest of a checkpoint again when it is next asked for."""
+    def listed(self, home: Home, checkpoint: str, entries: Sequence[Info]) -> None:
+        """All of a checkpoint was listed: what was read of its manifest before may be old."""
+        known = {e.stored.path: e.stored for e in entries if e.stored}
         with self._files_lock:
             self._files = {k: files for k, files in self._files.items() if k[1] != checkpoint}
+            if known:
+                self._files[id(home), checkpoint] = known
+                self._forget_some()
 
     def of(self, home: Home, place: Place) -> FileEntry | None:
         """What a file of a checkpoint has to be; None if nothing tells.
@@ -43,9 +48,13 @@ class Digests:
             files = _read(home, place.checkpoint)
             with self._files_lock:
                 self._files[name] = files
-                while len(self._files) > CHECKPOINTS_KEPT:
-                    del self._files[next(iter(self._files))]
+                self._forget_some()
         return files.get(place.inner)
+
+    def _forget_some(self) -> None:
+        """With `_files_lock`."""
+        while len(self._files) > CHECKPOINTS_KEPT:
+            del self._files[next(iter(self._files))]
 
 
 class Checker:
@@ -106,5 +115,5 @@ def _read(home: Home, checkpoint: str) -> Mapping[str, FileEntry]:
     found = home.info(key)
     if found is None or found.is_dir:
         return {}
-    manifest = manifest_from_json(bytes(home.read(key, 0, found.size_bytes)), key)
+    manifest = manifest_of(checkpoint, bytes(home.read(key, 0, found.size_bytes)), key)
     return {file.path: file for file in manifest.files}

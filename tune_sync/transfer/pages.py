@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 
+from tune_sync.new_pages import new_pages
+
 
 class Pages:
     """Bytes in a row, in pages of their own. Not for several threads at once.
@@ -31,6 +33,6 @@ class Pages:
         """Take bytes; returns where they start."""
         start_bytes, self.size_bytes = self.size_bytes, self.size_bytes + len(data)
         if data:
-            self._map = self._map or mmap.mmap(-1, self._room_bytes)
+            self._map = self._map or new_pages(self._room_bytes)
             self._map[start_bytes : self.size_bytes] = data
         return start_bytes

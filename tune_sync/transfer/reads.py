@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from tune_sync.buckets.ahead import RANGE_BYTES
 from tune_sync.homes.home import Home
 from tune_sync.homes.store import Info
 from tune_sync.layout import Place
@@ -21,11 +22,13 @@ class Reads:
     def __init__(self) -> None:
         self._digests = Digests()
         self._small_files: SmallFiles | None = None
+        self._listed: dict[str, Info] = {}
 
     def listed(self, home: Home, checkpoint: str, entries: Sequence[Info]) -> None:
         """All of a checkpoint was listed: it is about to be copied."""
-        self._digests.forget(checkpoint)
+        self._digests.listed(home, checkpoint, entries)
         self._small_files = SmallFiles(home, entries)
+        self._listed = {entry.key: entry for entry in entries if entry.stored}
 
     def open_stream(self, home: Home, key: str, place: Place, path: str) -> pa.NativeFile:
         """Open a file that is read from its start to its end. See `streams.open_reader`."""
@@ -33,7 +36,12 @@ class Reads:
         small = self._small_files.take(key) if self._small_files else None
         if small is not None:
             return pa.BufferReader(check_whole(entry, path, small))
-        reader = InTurn(COPYING, lambda: open_reader(home, key, path, entry))
+        # Looked at a moment ago; if it has gone since, reading it says so.
+        found = self._listed.pop(key, None)
+        step_bytes = RANGE_BYTES if home.in_place else None
+        reader = InTurn(
+            COPYING, lambda: open_reader(home, key, path, entry, found, step_bytes=step_bytes)
+        )
         return pa.PythonFile(reader, mode="r")
 
     def open_file(self, home: Home, key: str, place: Place, path: str) -> pa.NativeFile:

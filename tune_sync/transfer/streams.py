@@ -12,6 +12,9 @@ from tune_sync.manifest import FileEntry
 from tune_sync.transfer.chunks import Chunks
 from tune_sync.transfer.digests import Checker
 
+# Only who copies asks for more at once, and asks again until there is nothing more.
+COPY_BYTES = 16 << 20
+
 
 class NullStream:
     """Takes bytes and keeps none: for names that are not to be sent."""
@@ -104,12 +107,14 @@ class ReadStream:
     """Reads one file of a home that is elsewhere; what is read in a row is checked."""
 
     def __init__(
-        self, home: Home, key: str, size_bytes: int, checker: Checker | None = None
-    ) -> None:
+        self, home: Home, key: str, size_bytes: int, checker: Checker | None = None,
+        step_bytes: int | None = None,
+    ) -> None:  # fmt: skip
         self._home = home
         self._key = key
         self._checker = checker or Checker(None, key, size_bytes)
         self._size_bytes = size_bytes
+        self._step_bytes = step_bytes or size_bytes
         self._position = 0
         self.closed = False
 
@@ -119,6 +124,9 @@ class ReadStream:
         wanted = left if length_bytes is None or length_bytes < 0 else min(length_bytes, left)
         if wanted <= 0:
             return b""
+        # Who asks for the whole rest by its length takes less for its end.
+        if (length_bytes or 0) > COPY_BYTES and length_bytes != left:
+            wanted = min(wanted, self._step_bytes)
         data = self._home.read(self._key, self._position, wanted)
         self._checker.saw(self._position, data)
         self._position += len(data)
@@ -154,7 +162,10 @@ def as_file_info(path: str, info: Info) -> pafs.FileInfo:
     return pafs.FileInfo(path, pafs.FileType.File, size=info.size_bytes, mtime=info.modified_s)
 
 
-def open_reader(home: Home, key: str, path: str, entry: FileEntry | None) -> ReadStream:
+def open_reader(
+    home: Home, key: str, path: str, entry: FileEntry | None, found: Info | None = None,
+    *, step_bytes: int | None = None,
+) -> ReadStream:  # fmt: skip
     """Open a file of a home.
 
     Args:
@@ -162,12 +173,16 @@ def open_reader(home: Home, key: str, path: str, entry: FileEntry | None) -> Rea
         key: Its name there.
         path: Its name in errors.
         entry: What its manifest says of it, or None.
+        found: What it is, where that is known; else the home is asked.
+        step_bytes: What is read from its start to its end comes in steps of at most so much: who
+            copies it puts away the first bytes while the next ones come.
 
     Raises:
         FileNotFoundError: It is no file.
         DamagedError: It has another length than its manifest says.
     """
-    found = home.info(key)
+    found = found or home.info(key)
     if found is None or found.is_dir:
         raise FileNotFoundError(path)
-    return ReadStream(home, key, found.size_bytes, Checker(entry, path, found.size_bytes))
+    checker = Checker(entry, path, found.size_bytes)
+    return ReadStream(home, key, found.size_bytes, checker, step_bytes)

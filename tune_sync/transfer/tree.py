@@ -8,6 +8,7 @@
 | link to its own parent, or in a circle | refused |
 | broken link | refused |
 | socket, FIFO, device | refused |
+| a name that is not UTF-8 | refused |
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ class TreeFile:
         source: Where its bytes are.
         size_bytes: Its length when scanned.
         same_as: `path` of an earlier entry that is a hard link to the same bytes, or "".
+        is_given: Its bytes may be had instead of a copy of them.
     """
 
     path: str
     source: Path
     size_bytes: int
     same_as: str = ""
+    is_given: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def _walk(
 ) -> None:  # fmt: skip
     with os.scandir(here) as entries:
         for entry in sorted(entries, key=lambda e: e.name):
-            path = prefix + entry.name
+            path = _checked(prefix + entry.name)
             real = Path(entry.path)
             if entry.is_symlink():
                 real = _resolve(root, Path(entry.path), path)
@@ -83,6 +86,16 @@ def _walk(
                 files.append((TreeFile(path, real, found.st_size), found))
             else:
                 raise PathRefusedError(f"{path!r} is neither a file nor a directory; remove it")
+
+
+def _checked(path: str) -> str:
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise PathRefusedError(
+            f"the name {os.fsencode(path)!r} is not UTF-8, as names have to be; rename it"
+        ) from error
+    return path
 
 
 def _resolve(root: Path, link: Path, path: str) -> Path:

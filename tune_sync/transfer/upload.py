@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tune_sync import layout
 from tune_sync.errors import TuneSyncError
 from tune_sync.homes.home import Home, digest_of
 from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Seal
+from tune_sync.metrics import plain_metrics
+from tune_sync.new_pages import new_pages
 from tune_sync.transfer.batch import Batch
-from tune_sync.transfer.chunks import CHUNK_BYTES, Chunks
+from tune_sync.transfer.chunks import CHUNK_BYTES, DIRECT_BYTES, Chunks
 
 # Files up to this size travel in batches, larger ones in chunks of their own.
 SMALL_BYTES = 1 << 20
@@ -33,15 +38,20 @@ class Upload:
 
     Attributes:
         attempt: Its id.
+        rank: World rank of this process.
+        began_s: When it was begun, of the monotonic clock.
+        sealed_bytes: How much is sealed; None before that.
     """
 
     def __init__(
         self, home: Home, checkpoint: str, rank: int, clock: Callable[[], float] = time.time
     ) -> None:
+        self.began_s = time.monotonic()
+        self.sealed_bytes: int | None = None
         self.attempt = home.begin(checkpoint)
         self._home = home
         self._checkpoint = checkpoint
-        self._rank = rank
+        self.rank = rank
         self._clock = clock
         self._begun_by = threading.current_thread()
         self._entries: dict[str, FileEntry] = {}
@@ -52,6 +62,7 @@ class Upload:
         self._untold: Exception | None = None
         self._changed = True
         self._ranks_count: int | None = None
+        self._metrics: dict[str, Any] | None = None
         self._contents = threading.Condition()
         self._sending_count = 0
         self._seal_turn = threading.Lock()  # who comes second returns after the first has sealed
@@ -81,13 +92,16 @@ class Upload:
             self._open_count += 1
         return UploadStream(self, inner)
 
-    def add_file(self, inner: str, source: Path, same_as: str = "") -> None:
+    def add_file(
+        self, inner: str, source: Path, same_as: str = "", *, is_given: bool = False
+    ) -> None:
         """Send a file of this node, without a copy of it in this process's memory.
 
         Args:
             inner: Its name in the checkpoint.
             source: The file.
             same_as: Name of an earlier file that is a hard link to the same bytes, or "".
+            is_given: It may go from where it is, without being read.
         """
         with self._contents:
             known = self._entries.get(same_as)
@@ -96,9 +110,14 @@ class Upload:
             self._wait_sent()
             self._home.flush(self.key(same_as))
             self._home.link(self.key(same_as), self.key(inner))
-            self.made(FileEntry(inner, known.size_bytes, known.digest))
+            self.made(replace(known, path=inner))
             return
-        if source.stat().st_size <= SMALL_BYTES:
+        is_small = source.stat().st_size <= SMALL_BYTES
+        if is_given and self._is_taken(inner, source, is_given=True):
+            return
+        if not is_small and self._is_taken(inner, source, is_given=False):
+            return
+        if is_small:
             data = source.read_bytes()
             if len(data) <= SMALL_BYTES:  # else it has grown since
                 self.make_dir(inner.rpartition("/")[0])
@@ -106,7 +125,17 @@ class Upload:
                 return
         self._home.expect(self.key(inner), source.stat().st_size)
         with self.open(inner) as stream:
-            _copy_from(source, stream)
+            _copy_from(source, stream, again=not self._home.keeps_chunks)
+
+    def _is_taken(self, inner: str, source: Path, *, is_given: bool) -> bool:
+        taken: list[FileEntry | None] = []
+        key = self.key(inner)
+        self._guarded(lambda: taken.append(self._home.take(key, source, is_given=is_given)))
+        if taken[0] is None:
+            return False
+        self.make_dir(inner.rpartition("/")[0])
+        self.made(replace(taken[0], path=inner))
+        return True
 
     def add_small(self, inner: str, data: bytes | bytearray | memoryview, digest: str) -> None:
         """Put a small file into the batch."""
@@ -152,11 +181,12 @@ class Upload:
         with self._contents:
             self._open_count -= 1
 
-    def copied(self, ranks_count: int) -> None:
+    def copied(self, ranks_count: int, metrics: Mapping[Any, Any] | None = None) -> None:
         """Nothing more comes, so that the seal is that of a complete part."""
         with self._contents:
             if not self._open_count and self._ranks_count != ranks_count:
                 self._ranks_count = ranks_count
+                self._metrics = None if metrics is None else plain_metrics(metrics)
                 self._changed = True
 
     def tell_later(self, error: Exception) -> None:
@@ -197,14 +227,17 @@ class Upload:
                 batch = self._take_batch()
                 files = tuple(sorted(self._entries.values(), key=lambda e: e.path))
                 directories = tuple(sorted(self._directories))
-                ranks_count = self._ranks_count
+                ranks_count, metrics = self._ranks_count, self._metrics
                 self._changed = False
             self._send_taken(batch)
             self._wait_sent()
             self.flush()
             now_s = self._clock()
-            seal = Seal(self.attempt, self._rank, now_s, files, directories, ranks_count)
+            seal = Seal(
+                self.attempt, self.rank, now_s, files, directories, ranks_count, metrics=metrics
+            )
             self._guarded(lambda: self._home.seal(self._checkpoint, seal))
+            self.sealed_bytes = sum(file.size_bytes for file in files)
             return True
 
     def abort(self) -> None:
@@ -299,10 +332,14 @@ class UploadStream:
             self._upload.closed()
 
 
-def _copy_from(source: Path, stream: UploadStream) -> None:
+def _copy_from(source: Path, stream: UploadStream, *, again: bool) -> None:
+    """Write all of a file; with `again`, each chunk from the same memory."""
     # Into memory of our own, and not by mapping the file: if its owner changes it meanwhile, what
     # is digested is still what is sent, and one that shrinks is no crash of this process.
-    buffer = memoryview(bytearray(CHUNK_BYTES))
     with open(source, "rb", buffering=0) as file:
-        while size_bytes := file.readinto(buffer):
-            stream.write(buffer[:size_bytes])
+        fits = os.fstat(file.fileno()).st_size <= 2 * DIRECT_BYTES
+        room_bytes = CHUNK_BYTES if again else 2 * DIRECT_BYTES if fits else DIRECT_BYTES
+        room = bytearray(room_bytes) if again else new_pages(room_bytes)
+        while size_bytes := file.readinto(room):
+            stream.write(memoryview(room)[:size_bytes])
+            room = room if again else new_pages(room_bytes)

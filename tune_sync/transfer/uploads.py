@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from tune_sync.errors import ConfigError
 from tune_sync.homes.home import Home
+from tune_sync.report import Report
 from tune_sync.transfer.upload import Upload
 
 # How many checkpoints a process remembers the reported attempts of. A driver takes a checkpoint
 # before its trial reports the next one; the rest of these only bounds what travels along.
 CHECKPOINTS_KEPT = 64
 
+# `(checkpoint, attempt, rank)`: what a process is told that was sealed.
+Reported = tuple[str, str, int]
+
+
+@dataclass(slots=True)
+class _Told:
+    """What is known of one attempt: its writer's rank, and whether its try was given up since."""
+
+    rank: int
+    is_given_up: bool = False
+
 
 class Uploads:
-    """Methods may be called from any thread."""
+    """Methods may be called from any thread.
 
-    def __init__(self) -> None:
+    Args:
+        sealed: Called after a report was sealed.
+    """
+
+    def __init__(self, sealed: Callable[[Report], None] = lambda report: None) -> None:
+        self._sealed = sealed
         self._uploads: dict[str, Upload] = {}
-        self._reported: dict[str, dict[str, None]] = {}
+        self._reported: dict[str, dict[str, _Told]] = {}  # attempts in the order they are heard of
         self._lists = threading.Lock()
 
     def begin(self, home: Home, checkpoint: str, rank: int) -> Upload:
@@ -49,40 +69,71 @@ class Uploads:
         with self._lists:
             return self._uploads.get(checkpoint)
 
-    def copied(self, checkpoint: str, ranks_count: int) -> None:
-        """The copy of a checkpoint has come to its end. See `Seal.ranks_count`."""
+    def copied(
+        self, checkpoint: str, ranks_count: int, metrics: Mapping[Any, Any] | None = None
+    ) -> None:
+        """The copy of a checkpoint has come to its end. See `Seal.ranks_count`, `Seal.metrics`."""
         upload = self.find(checkpoint)
         if upload is not None:
-            upload.copied(ranks_count)
+            upload.copied(ranks_count, metrics)
 
     def seal(self) -> None:
         """Seal what this process wrote: durable at home when this returns."""
         with self._lists:
             uploads = list(self._uploads.items())
         for checkpoint, upload in uploads:
+            is_first = upload.sealed_bytes is None
             if upload.seal():
-                self.heard_of(((checkpoint, upload.reported_as),))
+                self.heard_of(((checkpoint, upload.reported_as, upload.rank),))
+                if is_first:
+                    self._tell_sealed(upload)
 
-    def heard_of(self, reported: Iterable[tuple[str, str]]) -> None:
-        """Note attempts `(checkpoint, attempt)` sealed by processes that reported to this one."""
+    def _tell_sealed(self, upload: Upload) -> None:
+        blocked_s = time.monotonic() - upload.began_s
+        is_staged = upload.reported_as != upload.attempt
+        self._sealed(Report(blocked_s, upload.sealed_bytes or 0, is_staged))
+
+    def heard_of(self, reported: Iterable[Reported]) -> None:
+        """Note attempts sealed by processes that reported to this one."""
         with self._lists:
-            for checkpoint, attempt in reported:
+            for checkpoint, attempt, rank in reported:
                 attempts = self._reported.pop(checkpoint, {})
-                self._reported[checkpoint] = attempts | {attempt: None}
+                attempts.setdefault(attempt, _Told(rank))
+                self._reported[checkpoint] = attempts
             while len(self._reported) > CHECKPOINTS_KEPT:
                 del self._reported[next(iter(self._reported))]
 
-    def reported(self) -> tuple[tuple[str, str], ...]:
-        """`(checkpoint, attempt)` of what this process sealed, or heard of."""
+    def reported(self) -> tuple[Reported, ...]:
+        """What this process sealed, or heard of, and does not know to be given up."""
         with self._lists:
-            return tuple((c, a) for c, attempts in self._reported.items() for a in attempts)
+            return tuple(
+                (checkpoint, attempt, told.rank)
+                for checkpoint, attempts in self._reported.items()
+                for attempt, told in attempts.items()
+                if not told.is_given_up
+            )
+
+    def give_up(self, directory: str) -> None:
+        """Whoever reported checkpoints in a directory is gone: what comes now is another try."""
+        with self._lists:
+            for checkpoint, attempts in self._reported.items():
+                if checkpoint.startswith(f"{directory}/"):
+                    for told in attempts.values():
+                        told.is_given_up = True
 
     def reported_at(self, checkpoint: str) -> list[str]:
-        """The attempts at `checkpoint` that reported."""
+        """What `checkpoint` is made of: the last attempt of each rank that reported it."""
         with self._lists:
-            return list(self._reported.get(checkpoint, ()))
+            return _of_last_try(self._reported.get(checkpoint, {}))
 
     def take(self, checkpoint: str) -> list[str]:
-        """The attempts at `checkpoint` that reported; forgets them."""
+        """`reported_at`, and forget them."""
         with self._lists:
-            return list(self._reported.pop(checkpoint, ()))
+            return _of_last_try(self._reported.pop(checkpoint, {}))
+
+
+def _of_last_try(attempts: Mapping[str, _Told]) -> list[str]:
+    """Leave out what nobody waits for: a rank's earlier attempts, and those of earlier tries."""
+    of_last = {a: told for a, told in attempts.items() if not told.is_given_up} or attempts
+    newest = {told.rank: attempt for attempt, told in of_last.items()}
+    return [attempt for attempt, told in of_last.items() if newest[told.rank] == attempt]

@@ -2,7 +2,8 @@
 
 Fields of the argument, all optional but ``name``:
 
-- ``name``, ``storage_path``, ``run``: for ``RunConfig``; ``sync``: for ``SyncConfig``.
+- ``name``, ``storage_path``, ``run``: for ``RunConfig``; ``sync``: for ``SyncConfig``, and in it
+  ``fast_path``: for ``FastPath``.
 - ``trainable``: "train_n" or "TrainN"; ``trials``: the settings of each trial (see
   ``trainables``), with ``host``: where it must run.
 - ``checkpoint``: for ``CheckpointConfig``; ``max_failures``; ``reuse_actors``.
@@ -25,7 +26,8 @@ from ray import tune
 from ray.tune.schedulers import PopulationBasedTraining
 
 from tests.hosts.drivers import trainables
-from tune_sync import RunConfig, SyncConfig
+from tune_sync import FastPath, RunConfig, SyncConfig
+from tune_sync.fastpath import Tls
 
 INTERNAL = ".tune_sync"
 
@@ -49,12 +51,21 @@ def run_config(spec: dict[str, Any]) -> RunConfig:
     return RunConfig(
         name=spec["name"],
         storage_path=spec.get("storage_path"),
-        sync_config=SyncConfig(**spec.get("sync", {})),
+        sync_config=sync_config(**spec.get("sync", {})),
         checkpoint_config=tune.CheckpointConfig(**spec.get("checkpoint", {})),
         failure_config=tune.FailureConfig(max_failures=spec.get("max_failures", 0)),
         verbose=1,
         **spec.get("run", {}),
     )
+
+
+def sync_config(fast_path: dict[str, Any] | None = None, **fields: Any) -> SyncConfig:
+    """How results are stored."""
+    if fast_path is None:
+        return SyncConfig(**fields)
+    if "tls" in fast_path:
+        fast_path = {**fast_path, "tls": Tls(*map(Path, fast_path["tls"]))}
+    return SyncConfig(**fields, fast_path=FastPath(**fast_path))
 
 
 def tune_config(spec: dict[str, Any]) -> tune.TuneConfig:

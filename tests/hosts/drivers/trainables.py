@@ -8,6 +8,7 @@ Settings in a trial's ``config["settings"]``, all optional:
 - ``checkpoint_every``: steps between checkpoints (default 1); the last step always has one.
 - ``ours``: report ``tune_sync.Checkpoint`` in place of ``ray.tune.Checkpoint``.
 - ``fail_at``: raise before this step, unless it is the first after a resume.
+- ``hold_at``: go on with this step only after a resume: the host has to die.
 - ``artifact_bytes``: write ``artifact_<step>.bin`` of this size into the working directory.
 """
 
@@ -83,6 +84,7 @@ def train_n(config: dict[str, Any]) -> None:
     took_s = 0.0  # how long the last report took
     for step in range(first, settings.get("steps", 3)):
         _fail_if_due(settings, first, step)
+        _hold_if_due(settings, first, step)
         _write_artifact(settings, step)
         metrics: dict[str, Any] = {"step": step, "node": socket.gethostname(), "resumed_at": first}
         metrics |= {"score": score_of(trial_id, step), "took_s": took_s}
@@ -147,6 +149,11 @@ class TrainN(tune.Trainable):  # type: ignore[misc]
 def _fail_if_due(settings: dict[str, Any], first: int, step: int) -> None:
     if step == settings.get("fail_at") and step != first:
         raise RuntimeError(f"fails at step {step}, as told to")
+
+
+def _hold_if_due(settings: dict[str, Any], first: int, step: int) -> None:
+    while step == settings.get("hold_at") and not first:
+        time.sleep(1.0)
 
 
 def _is_due(settings: dict[str, Any], step: int) -> bool:

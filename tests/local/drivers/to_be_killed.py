@@ -1,6 +1,7 @@
-"""A search on a Ray that is running, to be killed: `STORAGE TRAINABLE CHECKPOINT_CONFIG SPACE`.
+"""A search on a Ray that is running, to be killed.
 
-The last two are JSON. The run's name is "x".
+`STORAGE TRAINABLE CHECKPOINT_CONFIG SPACE [SYNC_CONFIG]`: the last three are JSON. In the space a
+list is a grid. With a sync config, STORAGE is its upload_dir. The run's name is "x".
 """
 
 from __future__ import annotations
@@ -12,20 +13,24 @@ import ray
 from ray import tune
 
 from tests.local import trainables
-from tune_sync import RunConfig
+from tune_sync import RunConfig, SyncConfig
 
 
 def main() -> None:
-    storage, name, checkpoint_config, space = sys.argv[1:]
+    storage, name, checkpoint_config, space, *sync = sys.argv[1:]
     ray.init(address="auto", log_to_driver=False)
+    fields = json.loads(sync[0]) if sync else {}
     config = RunConfig(
         name="x",
-        storage_path=storage,
+        storage_path=None if sync else storage,
+        sync_config=SyncConfig(upload_dir=storage if sync else None, **fields),
         verbose=0,
         checkpoint_config=tune.CheckpointConfig(**json.loads(checkpoint_config)),
     )
     trainable = tune.with_resources(getattr(trainables, name), {"cpu": 1})
-    tune.Tuner(trainable, param_space=json.loads(space), run_config=config).fit()
+    given = json.loads(space)
+    grids = {k: tune.grid_search(v) if isinstance(v, list) else v for k, v in given.items()}
+    tune.Tuner(trainable, param_space=grids, run_config=config).fit()
 
 
 if __name__ == "__main__":

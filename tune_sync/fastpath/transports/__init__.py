@@ -1,7 +1,10 @@
 """Slots of shared memory on this host to and from slots of another. Needs no Ray."""
 
-from tune_sync.fastpath.transports.choosing import AUTO, OBJECT_STORE, Choice, choose
-from tune_sync.fastpath.transports.handshake import Tls
+from tune_sync.fastpath.tls import Tls
+from tune_sync.fastpath.transport_names import AUTO, OBJECT_STORE
+from tune_sync.fastpath.transports.choosing import Choice, choose
+from tune_sync.fastpath.transports.proving import prove
+from tune_sync.fastpath.transports.rdma import RdmaTransport
 from tune_sync.fastpath.transports.shelf import Held, Shelf
 from tune_sync.fastpath.transports.tcp import TcpTransport
 from tune_sync.fastpath.transports.transfer import Transfer
@@ -23,6 +26,7 @@ __all__ = [
     "Limits",
     "Part",
     "Peer",
+    "RdmaTransport",
     "Region",
     "Server",
     "Shelf",
@@ -32,4 +36,5 @@ __all__ = [
     "Transport",
     "Upload",
     "choose",
+    "prove",
 ]

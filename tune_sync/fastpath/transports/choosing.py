@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tune_sync.errors import ConfigError, TransportMissingError
+from tune_sync.fastpath.transport_names import AUTO, OBJECT_STORE
 from tune_sync.fastpath.transports.transport import Transport
 
 logger = logging.getLogger(__name__)
-
-AUTO = "auto"
-# Always there where Ray is, and needs nothing of this package: what is left when all else is not.
-OBJECT_STORE = "object store"
 
 
 @dataclass(frozen=True, slots=True)

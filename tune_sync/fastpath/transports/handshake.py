@@ -10,9 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-import ssl
-from dataclasses import dataclass
-from pathlib import Path
 
 from tune_sync.errors import ConfigError, PeerRefusedError
 from tune_sync.fastpath.transports.stream import Stream
@@ -21,41 +18,6 @@ from tune_sync.fastpath.transports.wire import MAGIC
 MIN_TOKEN_BYTES = 16
 _NONCE_BYTES = 32
 _WELCOME, _REFUSED = b"+", b"-"
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """Files for TLS, in which each side shows a certificate.
-
-    Attributes:
-        certificate: Of this host, with those between it and the authority.
-        key: Its private key.
-        authority: The certificates of who may sign; use one that signs for this run alone, as names
-            are not compared.
-    """
-
-    certificate: Path
-    key: Path
-    authority: Path
-
-    def context(self, *, is_server: bool) -> ssl.SSLContext:
-        """What wraps connections.
-
-        Raises:
-            ConfigError: A file cannot be read, or is none of these.
-        """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_REQUIRED
-        try:
-            context.load_cert_chain(self.certificate, self.key)
-            context.load_verify_locations(self.authority)
-        except OSError as error:
-            raise ConfigError(
-                f"{self} cannot be used: {error}; give files in PEM format"
-            ) from error
-        return context
 
 
 def check_token(token: bytes) -> None:

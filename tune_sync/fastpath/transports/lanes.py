@@ -20,12 +20,15 @@ JOIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Block:
+class Block:
+    """A range that is moved at once: `view`, of `region`, and where it belongs at the peer."""
+
     transfer: Transfer
     do: int
     handle: bytes
     offset_bytes: int
     length_bytes: int
+    region: Region
     view: memoryview
 
     def send(self, stream: Stream) -> None:
@@ -34,6 +37,7 @@ class _Block:
         request.send(stream, self.view if is_write else None)
 
     def end(self) -> None:
+        """Say that it is not under way any more."""
         self.view.release()
         self.transfer.moved()
 
@@ -45,16 +49,22 @@ class Lanes:
         connect: Opens one more data connection.
         on_lost: Told why, when one ended that was not cut here.
         limits: How many, and how much each has under way.
+        make_lane: Makes one of them.
     """
 
     def __init__(
-        self, connect: Callable[[], Stream], on_lost: Callable[[Exception], None], limits: Limits
+        self,
+        connect: Callable[[], Stream],
+        on_lost: Callable[[Exception], None],
+        limits: Limits,
+        make_lane: LaneMaker | None = None,
     ) -> None:
         self._limits = limits
         self._changed = threading.Condition()
-        self._blocks: deque[_Block] = deque()
+        self._blocks: deque[Block] = deque()
         self._closed: Exception | None = None
-        self._lanes = [_Lane(self, connect, on_lost) for _ in range(limits.stream_count)]
+        make_lane = make_lane or Lane
+        self._lanes = [make_lane(self, connect, on_lost) for _ in range(limits.stream_count)]
         self._is_started = False
 
     def start(self, do: int, handle: bytes, region: Region, parts: Sequence[Part]) -> Transfer:
@@ -63,7 +73,7 @@ class Lanes:
         transfer = Transfer(len(ranges), self._forget, self._cut)
         views = (region.view[part.here_bytes :][: part.length_bytes] for part in ranges)
         blocks = [
-            _Block(transfer, do, handle, part.there_bytes, part.length_bytes, view)
+            Block(transfer, do, handle, part.there_bytes, part.length_bytes, region, view)
             for part, view in zip(ranges, views, strict=True)
         ]
         with self._changed:
@@ -75,7 +85,7 @@ class Lanes:
             transfer.fail(closed)
         return transfer
 
-    def take(self, lane: _Lane, *, wait: bool) -> _Block | None:
+    def take(self, lane: Lane, *, wait: bool) -> Block | None:
         """Make a block the lane's next; None if there is none, or, with `wait`, never will be."""
         with self._changed:
             if wait:
@@ -83,7 +93,7 @@ class Lanes:
             lane.next = self._blocks.popleft() if self._blocks else None
             return lane.next
 
-    def begin(self, lane: _Lane) -> _Block | None:
+    def begin(self, lane: Lane) -> Block | None:
         """Put the lane's next block under way; None if it is not wanted any more."""
         with self._changed:
             block, lane.next = lane.next, None
@@ -91,7 +101,7 @@ class Lanes:
                 lane.under_way.append(block)
             return block
 
-    def may_send(self, block: _Block, under_way: Sequence[_Block]) -> bool:
+    def may_send(self, block: Block, under_way: Sequence[Block]) -> bool:
         """Whether `block` may be sent before the answers to those under way have come."""
         if not under_way:
             return True
@@ -144,8 +154,14 @@ class Lanes:
                 lane.cut()
 
 
-class _Lane:
-    """One connection and its thread."""
+class Lane:
+    """One connection and its thread.
+
+    Args:
+        lanes: Where its blocks come from.
+        connect: Opens the connection.
+        on_lost: Told why it ended, if it was not cut here.
+    """
 
     def __init__(
         self, lanes: Lanes, connect: Callable[[], Stream], on_lost: Callable[[Exception], None]
@@ -154,15 +170,22 @@ class _Lane:
         self._connect = connect
         self._on_lost = on_lost
         self._stream: Stream | None = None
-        self.under_way: deque[_Block] = deque()
-        self.next: _Block | None = None  # guarded by the lock of `lanes`
+        self.under_way: deque[Block] = deque()
+        self.next: Block | None = None  # guarded by the lock of `lanes`
         self._is_cut = False
         self.thread = threading.Thread(target=self._run, name="tune_sync-lane", daemon=True)
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether its connection was ended here."""
+        return self._is_cut
+
     def moves(self, transfer: Transfer) -> bool:
+        """Whether a block of it is under way."""
         return any(block.transfer is transfer for block in list(self.under_way))
 
     def cut(self) -> None:
+        """End the connection, and what is under way."""
         self._is_cut = True
         stream = self._stream
         if stream is not None:
@@ -181,23 +204,34 @@ class _Lane:
             except Exception as error:
                 self._fail(error)
         if self._stream is not None:
-            self._stream.close()
+            self._close(self._stream)
 
-    def _begin(self, block: _Block) -> None:
+    def _begin(self, block: Block) -> None:
         while not self._lanes.may_send(block, self.under_way):
             self._finish_first()
         stream = self._opened()
         begun = self._lanes.begin(self)  # until here, it could be forgotten
         if begun is not None:
-            begun.send(stream)
+            self._send(stream, begun)
 
     def _finish_first(self) -> None:
         block = self.under_way[0]
-        error = wire.receive_reply(self._opened(), block.view if block.do == wire.READ else None)
+        error = self._finish(self._opened(), block)
         self.under_way.popleft()
         if error is not None:
             block.transfer.fail(error)
         block.end()
+
+    def _send(self, stream: Stream, block: Block) -> None:
+        block.send(stream)
+
+    def _finish(self, stream: Stream, block: Block) -> Exception | None:
+        """Wait until a block has moved, or the peer says why it cannot."""
+        return wire.receive_reply(stream, block.view if block.do == wire.READ else None)
+
+    def _close(self, stream: Stream) -> None:
+        """When it returns, no byte of a block moves any more."""
+        stream.close()
 
     def _opened(self) -> Stream:
         if self._stream is None:
@@ -208,7 +242,7 @@ class _Lane:
     def _fail(self, error: Exception) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
-            stream.close()
+            self._close(stream)
         if self._is_cut:
             error = PeerLostError("the connection was cut here, to end a transfer; write it again")
         self._lanes.begin(self)
@@ -219,6 +253,9 @@ class _Lane:
             block.end()
         if not self._is_cut:
             self._on_lost(error)
+
+
+LaneMaker = Callable[[Lanes, Callable[[], Stream], Callable[[Exception], None]], Lane]
 
 
 def _cut(parts: Sequence[Part], block_bytes: int) -> Iterator[Part]:

@@ -192,6 +192,11 @@ class Shelf:
             attempt.is_whole = True
             self._whole[attempt.held.key] = attempt
 
+    def held(self, handle: bytes) -> Held:
+        """What a handle names, whole or not. Raises FileNotFoundError once it is not held."""
+        with self._lock:
+            return self._find(handle, 0, 0).held
+
     def find(self, key: str) -> Held | None:
         """What is held under `key`, if it is whole.
 

@@ -89,6 +89,10 @@ class Stream:
         self.receive_into(memoryview(data))
         return bytes(data)
 
+    def fileno(self) -> int:
+        """Its descriptor, for those who wait for more than one thing."""
+        return self._connection.fileno()
+
     def cut(self) -> None:
         """End it at once, whoever waits for it. May be called twice and from any thread."""
         with contextlib.suppress(OSError):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 from tune_sync.errors import ConfigError, PeerLostError, PeerRefusedError, SyncTimeoutError
+from tune_sync.fastpath.tls import Tls
+from tune_sync.fastpath.transport_names import TCP
 from tune_sync.fastpath.transports import wire
-from tune_sync.fastpath.transports.handshake import Tls, check_token, introduce
+from tune_sync.fastpath.transports.handshake import check_token, introduce
 from tune_sync.fastpath.transports.shelf import Shelf
 from tune_sync.fastpath.transports.stream import Stream
 from tune_sync.fastpath.transports.tcp_peer import TcpPeer
@@ -32,7 +35,7 @@ class TcpTransport(Transport):
         ConfigError: The token can be guessed, or a file of `tls` cannot be used.
     """
 
-    name = "tcp"
+    name = TCP
 
     def __init__(self, token: bytes, *, tls: Tls | None = None, limits: Limits = Limits()) -> None:  # noqa: B008
         check_token(token)
@@ -48,13 +51,16 @@ class TcpTransport(Transport):
         return ""
 
     def serve(self, shelf: Shelf, host: str, port: int = 0) -> TcpServer:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=128)
+        listener = listen(host, port)
         return TcpServer(shelf, listener, self._token, self._server_tls, self._limits)
 
     def connect(self, address: str) -> Peer:
+        return TcpPeer(self._opener(address), self._limits)
+
+    def _opener(self, address: str) -> Callable[[dict[str, str]], tuple[Stream, dict[str, Any]]]:
+        """Opens connections to `address`, given what to say first."""
         place = _place(address)
-        return TcpPeer(lambda hello: self._open(address, place, hello), self._limits)
+        return lambda hello: self._open(address, place, hello)
 
     def _open(
         self, address: str, place: tuple[str, int], hello: dict[str, str]
@@ -105,6 +111,12 @@ class TcpTransport(Transport):
             if _is_refusal(error):
                 raise _no_tls(address, error) from error
             raise PeerLostError(f"{address} is gone: {error}; connect again") from error
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that peers connect to."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=128)
 
 
 def _is_refusal(error: BaseException | None) -> bool:

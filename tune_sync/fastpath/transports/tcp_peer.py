@@ -9,7 +9,7 @@ from typing import Any
 
 from tune_sync.errors import ConfigError, PeerLostError, SyncTimeoutError, TuneSyncError
 from tune_sync.fastpath.transports import wire
-from tune_sync.fastpath.transports.lanes import Lanes
+from tune_sync.fastpath.transports.lanes import LaneMaker, Lanes
 from tune_sync.fastpath.transports.shelf import Held
 from tune_sync.fastpath.transports.stream import Stream
 from tune_sync.fastpath.transports.transfer import Transfer
@@ -30,15 +30,19 @@ class TcpPeer(Peer):
     Args:
         connect: Opens a connection, given what to say first; returns it with the answer.
         limits: How much at once, and how long to wait.
+        make_lane: Makes what moves blocks over a connection.
     """
 
     def __init__(
-        self, connect: Callable[[dict[str, str]], tuple[Stream, dict[str, Any]]], limits: Limits
+        self,
+        connect: Callable[[dict[str, str]], tuple[Stream, dict[str, Any]]],
+        limits: Limits,
+        make_lane: LaneMaker | None = None,
     ) -> None:
         self._limits = limits
         self._control, answer = connect({})
         hello = {"session": str(answer.get("session"))}
-        self._lanes = Lanes(lambda: connect(hello)[0], self._lose, limits)
+        self._lanes = Lanes(lambda: connect(hello)[0], self._lose, limits, make_lane)
         self._turn = threading.Lock()  # one request at a time, with its answer
         self._lost: Exception | None = None
 

@@ -128,7 +128,7 @@ class TcpServer(Server):
                 return
             hello = wire.receive_frame(stream)
             if "session" in hello:
-                self._serve_data(stream, str(hello["session"]))
+                self._serve_data(stream, hello)
             else:
                 self._serve_control(stream)
         finally:
@@ -187,9 +187,9 @@ class TcpServer(Server):
                 raise ConfigError("the other host asks for what is not known here; use one version")
         return {}
 
-    def _serve_data(self, stream: Stream, name: str) -> None:
+    def _serve_data(self, stream: Stream, hello: dict[str, Any]) -> None:
         with self._lock:
-            session = self._sessions.get(name)
+            session = self._sessions.get(str(hello["session"]))
             if session is not None:
                 session.streams.add(stream)
         if session is None:
@@ -197,17 +197,21 @@ class TcpServer(Server):
             return
         try:
             wire.send_frame(stream, {})
-            while True:
-                stream.set_stall_timeout(None)
-                request = wire.receive_request(stream)
-                stream.set_stall_timeout(self._limits.stall_timeout_s)
-                self._move(stream, request)
+            self._serve_blocks(stream, hello)
         except SyncTimeoutError:
             self._end(session)  # a host without power sends no goodbye: its memory is free now
             raise
         finally:
             with self._lock:
                 session.streams.discard(stream)
+
+    def _serve_blocks(self, stream: Stream, hello: dict[str, Any]) -> None:
+        """Move what is asked for, until the peer ends. `hello` is what it said first."""
+        while True:
+            stream.set_stall_timeout(None)
+            request = wire.receive_request(stream)
+            stream.set_stall_timeout(self._limits.stall_timeout_s)
+            self._move(stream, request)
 
     def _end(self, session: _Session) -> None:
         with self._lock:

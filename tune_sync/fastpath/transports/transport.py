@@ -220,9 +220,12 @@ class Transport(ABC):
 
     Attributes:
         name: In the configuration, in logs and in status.
+        pins: `register` pins memory, so that it is worth keeping what is registered; and bytes take
+            another way than what is asked and answered.
     """
 
     name: str
+    pins: bool = False
 
     @abstractmethod
     def missing(self) -> str:

@@ -31,9 +31,9 @@ _LENGTH = struct.Struct("!I")
 _REQUEST = struct.Struct(f"!B{HANDLE_BYTES}sQQ")
 _REPLY = struct.Struct("!BQ")
 _DIGEST_BYTES = 16
-# Larger blocks are digested piece by piece, between two calls of the kernel. Pieces of 256 KiB to
-# 1 MiB took as much CPU time, or more.
-_PIECE_BYTES = 4 << 20
+# Blocks are digested piece by piece, between two calls of the kernel, while they are in the caches.
+# Measured beside others in docs/design/transports.md.
+_PIECE_BYTES = 1 << 20
 _SCRATCH_BYTES = 64 << 10
 # What one side may raise at the other. Others become StoreError.
 _ERRORS: dict[str, type[Exception]] = {
@@ -133,7 +133,7 @@ def receive_block(stream: Stream, block: memoryview) -> None:
         stream.receive_into(piece)
         digest.update(piece)
     if stream.receive(_DIGEST_BYTES) != digest.digest():
-        raise DamagedError("a block that arrived is not what was sent; send all of it again")
+        raise damaged("received")
 
 
 def take_away(stream: Stream, length_bytes: int) -> None:
@@ -157,6 +157,16 @@ def _send_digested(stream: Stream, block: memoryview) -> None:
 def _pieces(block: memoryview) -> Iterator[memoryview]:
     for at in range(0, len(block), _PIECE_BYTES):
         yield block[at : at + _PIECE_BYTES]
+
+
+def digest_of(block: memoryview) -> bytes:
+    """What a block is compared by."""
+    return xxhash.xxh3_128_digest(block)
+
+
+def damaged(what: str) -> DamagedError:
+    """The error for a block that arrived otherwise than it was sent."""
+    return DamagedError(f"a block that was {what} is not what was sent; send all of it again")
 
 
 def send_frame(stream: Stream, fields: Mapping[str, Any]) -> None:

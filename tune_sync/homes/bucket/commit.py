@@ -1,11 +1,11 @@
-"""The only code that orders writes in a bucket. It has the methods of `commit.Committer`.
+"""The only code that orders the writes of a checkpoint in a bucket: `commit.Committer` there.
 
 A bucket has no rename, so bytes go to their final keys at once, and the manifest alone is the
 commit (docs/design/commit-order-buckets.md says why):
 
 1. `begin`: an attempt of its own, marked in staging. Refused where the checkpoint is published.
-2. the bytes, at `final_key`, by whoever has them; `seal`: the list of them, with e-tags.
-3. `place`: only notes what is to be published; no request, as Ray's control loop waits.
+2. the bytes, at `staging.final_key`, by whoever has them; `seal`: the list of them, with e-tags.
+3. `place`: only notes what is to be published; no request, but for several `strict` ranks.
 4. `record`: the order (intent) first; one listing is compared with the seals; what no seal names
    is removed; then the manifest, created only if there is none. From here it is published.
 
@@ -30,7 +30,8 @@ from typing import Any
 from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
 from tune_sync.errors import DamagedError, FixCallError, NotWholeError, PutConflictError
-from tune_sync.homes.bucket.put import put_own
+from tune_sync.homes.bucket.leftovers import drop_orphaned_manifests, sweep_published
+from tune_sync.homes.bucket.put import put_for_delete, put_own
 from tune_sync.homes.bucket.records import READS_COUNT, BucketRecords
 from tune_sync.homes.bucket.staging import (
     BEGUN,
@@ -43,7 +44,6 @@ from tune_sync.homes.bucket.staging import (
     Staged,
     check_names,
     claims,
-    final_key,
     immutable,
     intent_key,
     mark_key,
@@ -51,6 +51,7 @@ from tune_sync.homes.bucket.staging import (
     settle,
 )
 from tune_sync.homes.recorded import Recovery
+from tune_sync.homes.tries import check_reported
 from tune_sync.manifest import (
     FORMAT_VERSION,
     FileEntry,
@@ -62,16 +63,13 @@ from tune_sync.manifest import (
     warn_of_conflicts,
 )
 
-__all__ = ["BucketCommitter", "final_key"]
-
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 
 class BucketCommitter(BucketRecords):
     """Orders the writes of one run in one experiment's prefix. See `commit.Committer`.
 
-    Methods may be called from any thread. There is no `begin_file` and no `commit_file`: an
-    object is put whole, so a single file needs no order.
+    Methods may be called from any thread. There is no `begin_file`: an object is put whole.
 
     Args:
         bucket: Rooted at the experiment.
@@ -95,6 +93,7 @@ class BucketCommitter(BucketRecords):
         self._orders: dict[str, Order] = {}  # placed and not recorded, by checkpoint
         self._noted: dict[str, Order] = {}  # those of them that are in the bucket
         self._orders_lock = threading.Lock()
+        self._noting = threading.Lock()
 
     # Staging
 
@@ -114,16 +113,7 @@ class BucketCommitter(BucketRecords):
         self.bucket.put(mark_key(checkpoint, attempt, BEGUN), json.dumps(body).encode())
         return attempt
 
-    def check_attempt(self, checkpoint: str, attempt: str) -> None:
-        """Raise unless an attempt may still write. Ask before each batch and each large file.
-
-        Raises:
-            NotWholeError: It was given up, or the checkpoint was published without it.
-        """
-        if self.bucket.info(mark_key(checkpoint, attempt, BEGUN)) is None:
-            raise NotWholeError(f"attempt {attempt} at {checkpoint} is over; report it again")
-
-    def put_file(self, checkpoint: str, attempt: str, path: str, data: bytes) -> str:
+    def put_file(self, checkpoint: str, attempt: str, path: str, data: bytes | memoryview) -> str:
         """Put a small file of an attempt, whole; returns its e-tag, or "".
 
         Where the store can, what is there is replaced only by an attempt that may still write,
@@ -188,21 +178,22 @@ class BucketCommitter(BucketRecords):
         self, checkpoint: str, *, strict: bool = False, attempts: Collection[str] | None = None,
         metrics: dict[str, Any] | None = None,
     ) -> Placed:  # fmt: skip
-        """Note what `record` is to publish. Makes no request, and nothing is durable.
-
-        So the manifest has no files yet, and conflicts are found, and logged, by `record`.
+        """Note what `record` is to publish; nothing is durable. Makes no request, see above.
 
         Args:
-            checkpoint: Its key.
+            checkpoint: Its key. The manifest has no files yet: `record` finds, and logs, conflicts.
             strict: See `manifest.unite`.
-            attempts: Take these only: those whose writers reported to the driver.
+            attempts: Take these, all of them: those whose writers reported to the driver.
             metrics: For `Manifest.metrics`.
 
         Raises:
             NotWholeError: `attempts` is empty.
+            ConfigError: `strict`, and ranks disagree about a file.
         """
         if attempts is not None and not attempts:
             raise NotWholeError(f"checkpoint {checkpoint} has no complete part; nothing to publish")
+        if strict and attempts is not None and len(attempts) > 1:
+            self._refuse_conflicts(checkpoint, attempts)
         manifest = Manifest(checkpoint, self._owner, self._clock(), (), (), metrics)
         ids = None if attempts is None else tuple(sorted(attempts))
         with self._orders_lock:
@@ -213,7 +204,7 @@ class BucketCommitter(BucketRecords):
         """Publish a placed checkpoint: durable for good when this returns. May be called twice.
 
         Raises:
-            NotWholeError: An object is missing, or not what its writer put.
+            NotWholeError: An object is missing, or not what its writer put; or a seal is.
             ConfigError: `strict`, and ranks disagree about a file.
             ImmutableError: A checkpoint of that name is published.
             LeaseLostError: Another run took over.
@@ -224,7 +215,7 @@ class BucketCommitter(BucketRecords):
         if order.manifest != manifest:
             raise NotWholeError(f"{checkpoint} was placed again since; that is what counts")
         self._fence()
-        self._note_waiting(checkpoint)
+        self._note_placed(checkpoint, order)
         staged = self._staged(checkpoint).get(checkpoint, Staged())
         if not self._is_recorded(manifest):
             self._publish(order, staged)
@@ -239,26 +230,33 @@ class BucketCommitter(BucketRecords):
         with self._orders_lock:
             self._orders.pop(checkpoint, None)
         # If this is cut off after the manifest has gone, recovery finds the rest by this mark.
-        self.bucket.put(mark_key(checkpoint, self._new_id(), RETIRED), b"{}")
+        put_for_delete(self.bucket, mark_key(checkpoint, self._new_id(), RETIRED))
         self.bucket.delete([layout.manifest_key(checkpoint)])
         self._drop(checkpoint)
 
     # After a crash
 
-    def recover(self) -> Recovery:
+    def recover(self, *, strict: bool = False, waits: bool = False) -> Recovery:
         """Publish what was placed or may have been, drop the rest. For the owner of the lease only.
 
-        After the end of another driver: nobody else knows by now what was placed.
+        After the end of another driver: nobody else knows by now what was placed. `strict`: see
+        `manifest.unite`. `waits`: see `commit.Committer.recover`.
         """
-        return self._go_over(self._finish_unplaced)
+        return self._go_over(partial(self._finish_unplaced, strict=strict), waits)
 
     def sweep(self) -> Recovery:
-        """As `recover`, at the end of this run, which knows what was placed: that alone counts."""
-        return self._go_over(lambda *_: False)
+        """As `recover`, at the end of this run, which knows what was placed: that alone counts.
+
+        Raises:
+            StoreError: What was placed could not be published. It stays.
+        """
+        return self._go_over(self._finish_placed)
 
     # Inside
 
-    def _go_over(self, finish_unplaced: Callable[[str, Staged, str], bool]) -> Recovery:
+    def _go_over(
+        self, finish_unplaced: Callable[[str, Staged, str], bool], waits: bool = False
+    ) -> Recovery:
         completed, dropped = [], []
         newest = self._newest()
         for checkpoint, staged in self._staged("").items():
@@ -266,6 +264,8 @@ class BucketCommitter(BucketRecords):
             after = newest.get(layout.parent(checkpoint), "")
             if self.bucket.info(layout.manifest_key(checkpoint)) is not None:
                 self._sweep_published(checkpoint, staged)
+            elif waits and self._may_be_whole_later(checkpoint, staged, after):
+                continue
             elif self._finish(checkpoint, staged) or finish_unplaced(checkpoint, staged, after):
                 completed.append(checkpoint)
                 self._delete_staged(checkpoint)
@@ -273,18 +273,28 @@ class BucketCommitter(BucketRecords):
                 self._drop(checkpoint)
                 if not staged.retired():
                     dropped.append(checkpoint)
-        forgotten = self._drop_orphaned_manifests()
+        forgotten = drop_orphaned_manifests(self, self._fence)
         return Recovery(tuple(completed), tuple(dropped), forgotten)
 
-    def _note_waiting(self, checkpoint: str) -> None:
-        """Put the intents of all that waits: a driver that is killed meanwhile had placed them."""
-        with self._orders_lock:
-            others = {key: o for key, o in self._orders.items() if key != checkpoint}
-            new = [key for key, order in others.items() if self._noted.get(key) != order]
-            self._noted = others
-        if new:
+    def _note_placed(self, checkpoint: str, order: Order) -> None:
+        """Put the intents of all that was placed: a driver may be killed before it is recorded.
+
+        Later ones may be recorded first. Google refuses a second put within a second.
+        """
+        with self._noting:
+            with self._orders_lock:
+                placed = {checkpoint: order} | self._orders
+            noted = {key: o for key, o in self._noted.items() if placed.get(key) == o}
+            new = {key: o for key, o in placed.items() if key not in noted}
             with ThreadPoolExecutor(READS_COUNT) as pool:
-                list(pool.map(lambda k: self.bucket.put(intent_key(k), others[k].to_json()), new))
+                list(pool.map(self._note, new, new.values()))
+            self._noted = noted | new
+
+    def _note(self, checkpoint: str, order: Order) -> None:
+        # A delete of an earlier checkpoint of that name, cut off: recovery must not go on with it.
+        staged = self._staged(checkpoint).get(checkpoint, Staged())
+        self.bucket.delete([mark_key(checkpoint, a, RETIRED) for a in staged.retired()])
+        self.bucket.put(intent_key(checkpoint), order.to_json())
 
     def _is_recorded(self, manifest: Manifest) -> bool:
         """Whether an earlier `record` of the same manifest came as far as putting it."""
@@ -297,15 +307,15 @@ class BucketCommitter(BucketRecords):
 
     def _publish(self, order: Order, staged: Staged) -> None:
         checkpoint = order.manifest.checkpoint
-        taken = [a for a in staged.sealed() if order.attempts is None or a in order.attempts]
+        sealed = staged.sealed()
+        taken = sealed if order.attempts is None else order.attempts
+        check_reported(checkpoint, taken, sealed)
         parts = self._parts(checkpoint, taken)
         union = unite(checkpoint, [part.seal for part in parts], strict=order.strict)
-        # A delete of an earlier checkpoint of that name, cut off: recovery must not go on with it.
-        self.bucket.delete([mark_key(checkpoint, a, RETIRED) for a in staged.retired()])
-        self.bucket.put(intent_key(checkpoint), order.to_json())
         found = self._objects(checkpoint)
         files = self._settle(checkpoint, claims(union, parts), found)
-        whole = replace(order.manifest, files=files, directories=union.directories)
+        metrics = union.metrics if order.manifest.metrics is None else order.manifest.metrics
+        whole = replace(order.manifest, files=files, directories=union.directories, metrics=metrics)
         manifest = check_names(whole)
         named = {file.path for file in files}
         self.bucket.delete([o.key for path, o in found.items() if path not in named])
@@ -348,23 +358,31 @@ class BucketCommitter(BucketRecords):
         key = intent_key(checkpoint)
         return self._tried(
             checkpoint,
-            lambda: self._publish(order_from_json(self.bucket.get(key), key), staged),
+            lambda: self._publish(order_from_json(checkpoint, self.bucket.get(key), key), staged),
         )
 
-    def _finish_unplaced(self, checkpoint: str, staged: Staged, after: str) -> bool:
-        """Publish what one writer has sealed as complete; whether that could be done.
+    def _finish_placed(self, checkpoint: str, staged: Staged, after: str) -> bool:
+        """As `_finish`, where the intent is only known here: the bucket may have refused it."""
+        with self._orders_lock:
+            order = self._orders.get(checkpoint)
+        if order is None or not self._tried(checkpoint, lambda: self._publish(order, staged)):
+            return False
+        with self._orders_lock:
+            self._orders.pop(checkpoint, None)
+        return True
+
+    def _finish_unplaced(self, checkpoint: str, staged: Staged, after: str, strict: bool) -> bool:
+        """Publish parts that surely are a whole checkpoint; whether that could be done.
 
         A driver may have taken it, and been killed before that was in the bucket. What is not later
         than all that is published may have been deleted meanwhile, and does not come back.
         """
         if staged.retired() or layout.by_age(checkpoint) <= layout.by_age(after):
             return False
-        parts: list[Part] = []
-        self._tried(checkpoint, lambda: parts.extend(self._parts(checkpoint, staged.sealed())))
-        whole = [p for p in parts if p.seal.is_all and self._is_untouched(checkpoint, p, staged)]
-        whole.sort(key=lambda part: -part.seal.sealed_s)
+        tries: list[tuple[str, ...]] = []
+        self._tried(checkpoint, lambda: tries.extend(self._whole_tries(checkpoint, staged)))
         manifest = Manifest(checkpoint, self._owner, self._clock(), (), ())
-        orders = [Order(manifest, attempts=(part.seal.attempt,)) for part in whole]
+        orders = [Order(manifest, strict, attempts) for attempts in tries]
         return any(self._tried(checkpoint, partial(self._publish, o, staged)) for o in orders)
 
     def _tried(self, checkpoint: str, act: Callable[[], None]) -> bool:
@@ -377,23 +395,4 @@ class BucketCommitter(BucketRecords):
 
     def _sweep_published(self, checkpoint: str, staged: Staged) -> None:
         """Remove what late writers left beside a published checkpoint."""
-        manifest = self.manifest(checkpoint)
-        if manifest is not None:
-            named = {file.path for file in manifest.files}
-            found = self._objects(checkpoint)
-            self.bucket.delete([o.key for path, o in found.items() if path not in named])
-        self.bucket.delete(staged.keys)
-
-    def _drop_orphaned_manifests(self) -> tuple[str, ...]:
-        """Forget checkpoints that someone removed by hand, so that their names can be used."""
-        recorded, gone = self.recorded(), []
-        trials = {layout.parent(key) for key in recorded}
-        with ThreadPoolExecutor(READS_COUNT) as pool:
-            there = {d for _, found in pool.map(self.bucket.list_dir, trials) for d in found}
-        for checkpoint in (key for key in recorded if key not in there):
-            manifest = self.manifest(checkpoint)
-            if manifest is not None and manifest.files:  # else there is nothing to be there
-                self._fence()
-                self.bucket.delete([layout.manifest_key(checkpoint)])
-                gone.append(checkpoint)
-        return tuple(gone)
+        sweep_published(self, checkpoint, staged.keys)

@@ -12,20 +12,22 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import IO, TypeVar
 
 from tune_sync import guard, layout
-from tune_sync.buckets.ahead import Reads
+from tune_sync.buckets.ahead import ReadsAhead
 from tune_sync.buckets.bucket import Bucket
 from tune_sync.buckets.transfers import Transfers
 from tune_sync.errors import DamagedError
 from tune_sync.homes.bucket import lease as bucket_lease
-from tune_sync.homes.bucket.commit import BucketCommitter, final_key
+from tune_sync.homes.bucket.commit import BucketCommitter
 from tune_sync.homes.bucket.snapshot import BucketSnapshot, take_snapshot
+from tune_sync.homes.bucket.staging import final_key
 from tune_sync.homes.bucket.streams import TELL_SIZE, ObjectStream, too_large
 from tune_sync.homes.bucket.view import BucketView, as_directory, as_tree
-from tune_sync.homes.home import Piece
+from tune_sync.homes.home import Piece, ReadsAll
 from tune_sync.homes.store import Info
 from tune_sync.manifest import Manifest, Seal
 
@@ -39,14 +41,13 @@ FENCE_S = 5.0
 # A checkpoint that is being published is read when that is over: how long that may take.
 PUBLISHING_S = 60.0
 LOOK_S = 0.2
-# A sealed attempt may get more files, and is sealed again then. A process goes back to its last
-# ones only: the e-tags of so many are kept.
+# A sealed attempt may get more files, and is sealed again: the e-tags of so many are kept.
 SEALED_KEPT_COUNT = 8
-# A discarded attempt may have writers that do not know yet; none of so long ago is left.
+# A discarded attempt may have writers that do not know yet.
 OVER_KEPT_COUNT = 1024
 
 
-class BucketHome:
+class BucketHome(ReadsAll):
     """See `home.Home`. Methods may be called from any thread.
 
     Args:
@@ -57,8 +58,9 @@ class BucketHome:
     """
 
     in_place = True
-    # Google refuses to write one object more than once a second.
-    rewrite_s = 1.0
+    rewrite_s = 1.0  # Google refuses to write one object more often
+    keeps_chunks = True
+    publish_at_once = 8  # each takes ten round trips
 
     def __init__(
         self, bucket: Bucket, owner: str = "", checkpoint_depth: int = 1,
@@ -79,10 +81,14 @@ class BucketHome:
         self._parts = threading.Lock()
         self._sizes: dict[str, int] = {}
         self._transfers = Transfers()
-        self._reads = Reads(bucket)
+        self._reads = ReadsAhead(bucket)
+        self._marker: Info | None = None
 
     def info(self, key: str) -> Info | None:
         """See `Home.info`. Asks the manifest for what may be an empty directory."""
+        if key == layout.MARKER:  # `begin` asks for the lease, which says more
+            self._marker = self._marker or self.store.info(key)
+            return self._marker
         place = layout.classify(key, checkpoint_depth=self._depth) if key else None
         is_checkpoint = place is not None and place.kind is layout.Kind.CHECKPOINT
         if is_checkpoint and place is not None and not place.inner:
@@ -218,10 +224,10 @@ class BucketHome:
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """See `Home.commit_file`. An object is always durable, and replaced whole."""
         guard.plain(key, self._depth)
-        self._check_owner_at_times()
         with self._parts:
             file = self._incoming.pop(guard.incoming(incoming))
-        with file:
+        with file:  # it goes, whatever comes of it
+            self._check_owner_at_times()
             size_bytes = file.seek(0, 2)
             file.seek(0)
             if size_bytes <= HELD_BYTES:
@@ -293,8 +299,10 @@ class BucketHome:
         if manifest is None:
             return as_tree(key, objects)
         found = as_tree(key, objects, (f"{checkpoint}/{d}" for d in manifest.directories))
-        named = {f"{checkpoint}/{file.path}" for file in manifest.files}
-        return [entry for entry in found if entry.is_dir or entry.key in named]
+        named = {f"{checkpoint}/{file.path}": file for file in manifest.files}
+        listed = [replace(e, stored=named.get(e.key)) for e in found]
+        self._reads.sizes = {e.key: e.size_bytes for e in listed if e.stored}
+        return [entry for entry in listed if entry.is_dir or entry.stored]
 
     def _empty_dir(self, key: str) -> Info | None:
         if not key or key.startswith(layout.INTERNAL_DIR):
@@ -338,11 +346,11 @@ class BucketHome:
             can.larger if is_told or can.larger else TELL_SIZE,
         )
 
-    def _put_own(self, key: str, data: bytes) -> str:
+    def _put_own(self, key: str, data: bytes | memoryview) -> str:
         self._check_attempt(key)
         return self.committer.put_file(*_own_parts(key), data)
 
-    def _start_put(self, key: str, data: bytes) -> None:
+    def _start_put(self, key: str, data: bytes | memoryview) -> None:
         """Put a file whole, in the background."""
         self._check_attempt(key)
         put = partial(self._put_own, key, data)

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from tune_sync.buckets.bucket import Bucket
-from tune_sync.errors import PutConflictError
+from tune_sync.errors import PutConflictError, StoreFullError
 
 # Ranks that put the same file replace each other's; a try is lost for each that comes between.
 REPLACE_TRIES_COUNT = 50
 
 
-def put_own(bucket: Bucket, key: str, data: bytes, check_own: Callable[[], None]) -> str:
+def put_own(
+    bucket: Bucket, key: str, data: bytes | memoryview, check_own: Callable[[], None]
+) -> str:
     """Put an object; returns its e-tag, or "".
 
     What is there is replaced only after `check_own`, and only if it is still what was there
@@ -38,3 +40,9 @@ def put_own(bucket: Bucket, key: str, data: bytes, check_own: Callable[[], None]
             with suppress(PutConflictError):
                 return bucket.put(key, data, if_match=found.etag)
     raise PutConflictError(f"{key} is being put by others all the time; report it again")
+
+
+def put_for_delete(bucket: Bucket, mark: str) -> None:
+    """Tell recovery that a delete has begun. A full bucket is not told: the delete makes room."""
+    with suppress(StoreFullError):
+        bucket.put(mark, b"{}")

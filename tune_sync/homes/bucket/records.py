@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import threading
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import xxhash
 
 from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
-from tune_sync.homes.bucket.staging import SEAL, Part, Staged, group, mark_key, part_from_json
+from tune_sync.errors import ConfigError, DamagedError, NotWholeError
+from tune_sync.homes.bucket.staging import (
+    BEGUN,
+    SEAL,
+    Part,
+    Staged,
+    group,
+    intent_key,
+    mark_key,
+    order_from_json,
+    part_from_json,
+)
 from tune_sync.homes.recorded import newest_of
-from tune_sync.manifest import Manifest, manifest_from_json
+from tune_sync.homes.tries import lacks_parts, warn_of_parts, whole_tries
+from tune_sync.manifest import Manifest, manifest_of, unite
 
 # Small objects that are read at once: each takes a round trip, and little else.
 READS_COUNT = 16
 # How much of an object is read at a time where only its bytes tell whose it is.
 DIGEST_STEP_BYTES = 16 << 20
+# So long Ray's control loop may wait for the parts of ranks that have to agree: one round trip.
+STRICT_S = 10.0
 
 
 class BucketRecords:
@@ -37,7 +53,7 @@ class BucketRecords:
         """
         key = layout.manifest_key(checkpoint)
         try:
-            return manifest_from_json(self.bucket.get(key), key)
+            return manifest_of(checkpoint, self.bucket.get(key), key)
         except FileNotFoundError:
             return None
 
@@ -54,6 +70,15 @@ class BucketRecords:
         keys = [o.key for o in self.bucket.list(layout.MANIFESTS_DIR)]
         return [k.removeprefix(start).removesuffix(".json") for k in keys if k.endswith(".json")]
 
+    def check_attempt(self, checkpoint: str, attempt: str) -> None:
+        """Raise unless an attempt may still write. Ask before each batch and each large file.
+
+        Raises:
+            NotWholeError: It was given up, or the checkpoint was published without it.
+        """
+        if self.bucket.info(mark_key(checkpoint, attempt, BEGUN)) is None:
+            raise NotWholeError(f"attempt {attempt} at {checkpoint} is over; report it again")
+
     # For those who order writes
 
     def _newest(self) -> dict[str, str]:
@@ -65,18 +90,70 @@ class BucketRecords:
         return group(o.key for o in self.bucket.list(prefix))
 
     def _parts(self, checkpoint: str, attempts: Collection[str]) -> list[Part]:
-        keys = [mark_key(checkpoint, attempt, SEAL) for attempt in attempts]
-        with ThreadPoolExecutor(READS_COUNT) as pool:
-            return list(pool.map(lambda key: part_from_json(self.bucket.get(key), key), keys))
+        def part(attempt: str) -> Part:
+            key = mark_key(checkpoint, attempt, SEAL)
+            return part_from_json(attempt, self.bucket.get(key), key)
 
-    def _is_untouched(self, checkpoint: str, part: Part, staged: Staged) -> bool:
-        """Whether no other attempt wrote over a part's files, where no e-tags will tell."""
-        if len(staged.marks) == 1 or all(file.path in part.etags for file in part.seal.files):
+        with ThreadPoolExecutor(READS_COUNT) as pool:
+            return list(pool.map(part, attempts))
+
+    def _refuse_conflicts(self, checkpoint: str, attempts: Collection[str]) -> None:
+        """Raise ConfigError where ranks disagree, if the bucket tells that within `STRICT_S`."""
+        found: list[ConfigError] = []
+
+        def look() -> None:
+            with suppress(Exception):  # `record` meets it again, and tells
+                seals = [part.seal for part in self._parts(checkpoint, attempts)]
+                try:
+                    unite(checkpoint, seals, strict=True)
+                except ConfigError as error:
+                    found.append(error)
+
+        looking = threading.Thread(target=look, name="tune_sync-strict", daemon=True)
+        looking.start()
+        looking.join(STRICT_S)
+        if found:
+            raise found[0]
+
+    def _whole_tries(self, checkpoint: str, staged: Staged) -> list[tuple[str, ...]]:
+        """Attempts that each surely are the whole checkpoint, the latest first; warns of others."""
+        parts = {p.seal.attempt: p for p in self._parts(checkpoint, staged.sealed())}
+        seals = [part.seal for part in parts.values()]
+        tries = [tuple(seal.attempt for seal in one) for one in whole_tries(seals)]
+        if not tries:
+            warn_of_parts(checkpoint, seals)
+        return [t for t in tries if self._is_untouched(checkpoint, [parts[a] for a in t], staged)]
+
+    def _may_be_whole_later(self, checkpoint: str, staged: Staged, after: str) -> bool:
+        """Whether parts of other ranks are missing, and may come."""
+        if staged.retired():
+            return False
+        with suppress(DamagedError):
+            if staged.has_intent:
+                return self._lacks_reported(checkpoint, set(staged.sealed()))
+            if layout.by_age(checkpoint) <= layout.by_age(after):
+                return False
+            return lacks_parts([p.seal for p in self._parts(checkpoint, staged.sealed())])
+        return False
+
+    def _lacks_reported(self, checkpoint: str, sealed: set[str]) -> bool:
+        """Whether seals of some parts are there, and not of all that its order names."""
+        key = intent_key(checkpoint)
+        reported = set(order_from_json(checkpoint, self.bucket.get(key), key).attempts or ())
+        return bool(reported & sealed) and not reported <= sealed
+
+    def _is_untouched(self, checkpoint: str, parts: Sequence[Part], staged: Staged) -> bool:
+        """Whether no other attempt wrote over files of these, where no e-tags will tell."""
+        files = [(file, part.etags) for part in parts for file in part.seal.files]
+        is_alone = len(staged.marks) == len(parts)
+        if is_alone or all(file.path in etags for file, etags in files):
             return True
         there = self._objects(checkpoint)
+        digests: dict[str, set[str]] = {}
+        for file, _ in files:
+            digests.setdefault(file.path, set()).add(file.digest)
         return all(
-            file.path in there and self._digest(there[file.path]) == file.digest
-            for file in part.seal.files
+            path in there and self._digest(there[path]) in known for path, known in digests.items()
         )
 
     def _objects(self, checkpoint: str) -> dict[str, ObjectInfo]:

@@ -80,6 +80,11 @@ class BucketSite:
             "or delete it first"
         )
 
+    def inside(self, key: str) -> BucketSite:
+        """See `Site.inside`."""
+        path = f"{self._url.path}/{layout.check_key(key)}"
+        return BucketSite(BucketUrl(self._url.scheme, path), self._options)
+
     def home(self, owner: str, checkpoint_depth: int) -> BucketHome:
         """See `Site.home`."""
         return BucketHome(self._bucket, owner, checkpoint_depth)

@@ -30,7 +30,7 @@ from tune_sync.manifest import (
     Manifest,
     Seal,
     Union,
-    manifest_from_json,
+    manifest_of,
     seal_from_json,
     to_json,
 )
@@ -109,18 +109,20 @@ class Order:
         return _extended(self.manifest, {"strict": self.strict, "attempts": attempts})
 
 
-def part_from_json(data: bytes, where: str) -> Part:
-    """Decode a part. Raises as `manifest.seal_from_json` does."""
+def part_from_json(attempt: str, data: bytes, where: str) -> Part:
+    """Decode the part of one attempt. Raises as `manifest.seal_from_json` does."""
     seal = seal_from_json(data, where)
+    if seal.attempt != attempt:
+        raise DamagedError(f"{where} is the seal of attempt {seal.attempt!r}")
     etags = json.loads(data).get("etags", {})
     if not isinstance(etags, dict):
         raise DamagedError(f"{where}: its e-tags are not a JSON object")
     return Part(seal, {str(path): str(etag) for path, etag in etags.items()})
 
 
-def order_from_json(data: bytes, where: str) -> Order:
-    """Decode an order. Raises as `manifest.manifest_from_json` does."""
-    manifest = manifest_from_json(data, where)
+def order_from_json(checkpoint: str, data: bytes, where: str) -> Order:
+    """Decode the order of one checkpoint. Raises as `manifest.manifest_of` does."""
+    manifest = manifest_of(checkpoint, data, where)
     body = json.loads(data)
     attempts = body.get("attempts")
     if attempts is not None and not isinstance(attempts, list):

@@ -48,8 +48,9 @@ class ObjectStream:
     """
 
     def __init__(
-        self, put_whole: Callable[[bytes], str], put: Callable[[Iterator[memoryview]], str],
-        check: Callable[[], None], limit_bytes: int = MAX_UNKNOWN_BYTES, larger: str = "",
+        self, put_whole: Callable[[bytes | memoryview], str],
+        put: Callable[[Iterator[memoryview]], str], check: Callable[[], None],
+        limit_bytes: int = MAX_UNKNOWN_BYTES, larger: str = "",
     ) -> None:  # fmt: skip
         self._put_whole = put_whole
         self._put = put
@@ -72,26 +73,23 @@ class ObjectStream:
             raise too_large(self._limit_bytes, self._larger)
         if self._thread is None and self.taken_bytes > WHOLE_BYTES:
             self._start()
-        for start in range(0, len(view), PIECE_BYTES):
-            piece = piece_of(view[start : start + PIECE_BYTES])
-            if self._thread is None:
-                self._held.append(piece)
-            else:
-                self._add(piece)
+        if self._thread is None:
+            self._held.append(piece_of(view))
+        else:
+            self._add_pieces(view)
 
-    def take_whole(self) -> bytes | None:
+    def take_whole(self) -> bytes | memoryview | None:
         """All bytes, if they are few enough for one request: then the caller ends the object."""
         if self._thread is not None:
             return None
         self._check()
         held, self._held = self._held, []
-        return b"".join(held)
+        return held[0] if len(held) == 1 else b"".join(held)
 
     def finish(self) -> str:
         """End the object: durable when this returns its e-tag. Raises as `write` does."""
         if self._thread is None:
-            self._check()
-            return self._put_whole(b"".join(self._held))
+            return self._put_whole(self.take_whole() or b"")
         # No library knows a condition for an upload in parts: this is as late as we can look. Not
         # in the thread that sends: there obstore asks for chunks, and takes no other request.
         try:
@@ -115,7 +113,11 @@ class ObjectStream:
         self._thread.start()
         held, self._held = self._held, []
         for chunk in held:
-            self._add(chunk)
+            self._add_pieces(chunk)
+
+    def _add_pieces(self, data: memoryview) -> None:
+        for start in range(0, len(data), PIECE_BYTES):
+            self._add(piece_of(data[start : start + PIECE_BYTES]))
 
     def _add(self, chunk: memoryview | None) -> None:
         while True:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import builtins
+import logging
 from collections.abc import Iterable, Sequence
 
 from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
+from tune_sync.errors import PathRefusedError
 from tune_sync.homes.store import Info
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 
 class BucketView:
@@ -35,8 +39,7 @@ class BucketView:
     def list(self, key: str) -> list[Info]:
         """See `Store.list`."""
         objects, directories = self._bucket.list_dir(key)
-        found = [as_file(o) for o in objects] + [as_directory(d) for d in directories]
-        return sorted(found, key=lambda info: info.key)
+        return _sorted([*map(as_file, objects), *map(as_directory, directories)])
 
     def tree(self, key: str) -> builtins.list[Info]:
         """All below a directory, by one listing; directories come before what is in them."""
@@ -49,6 +52,8 @@ class BucketView:
 
 def as_tree(key: str, objects: Sequence[ObjectInfo], directories: Iterable[str] = ()) -> list[Info]:
     """Objects below a directory, and the directories that they are in, which come before them.
+
+    An object whose name would lead elsewhere, in a directory, is left out.
 
     Args:
         key: The directory.
@@ -63,12 +68,26 @@ def as_tree(key: str, objects: Sequence[ObjectInfo], directories: Iterable[str] 
             inner.add(above)
             above = layout.parent(above)
     entries = [as_directory(d) for d in inner if d.startswith(top) and d != key]
-    return sorted([*entries, *map(as_file, objects)], key=lambda info: info.key)
+    return _sorted([*entries, *map(as_file, objects)])
 
 
 def as_file(found: ObjectInfo) -> Info:
     """An object, as an entry of a directory."""
     return Info(found.key, False, found.size_bytes, found.modified_s)
+
+
+def _sorted(found: Iterable[Info]) -> list[Info]:
+    return sorted((entry for entry in found if _is_below(entry)), key=lambda entry: entry.key)
+
+
+def _is_below(found: Info) -> bool:
+    """Whether its key names it: others put into a bucket what they like."""
+    try:
+        layout.check_key(found.key)
+    except PathRefusedError as error:
+        logger.warning("left out of a listing of the bucket: %s", error)
+        return False
+    return True
 
 
 def as_directory(key: str) -> Info:

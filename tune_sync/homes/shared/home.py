@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import builtins
+import json
+import logging
 import posixpath
 from collections.abc import Collection, Iterable
 from functools import partial
@@ -14,18 +16,27 @@ from pathlib import Path
 from typing import Any
 
 from tune_sync import layout
-from tune_sync.errors import DamagedError, LeaseLostError, NotSharedError, NotWholeError
+from tune_sync.errors import (
+    DamagedError,
+    LeaseLostError,
+    NotSharedError,
+    NotWholeError,
+    StoreError,
+)
 from tune_sync.homes import disk
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.home import LocalHome
 from tune_sync.homes.lease import check_owner, read_holder
 from tune_sync.homes.recorded import recorded
+from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import Info, LocalStore
 from tune_sync.layout import Kind
-from tune_sync.manifest import FileEntry, Manifest, Placed, Union, manifest_from_json
+from tune_sync.manifest import FORMAT_VERSION, FileEntry, Manifest, Placed, Union, manifest_of
 from tune_sync.same import is_same_inode
 
-MARKER = ".validate_storage_marker"  # Ray looks for it on every node
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+MARKER = layout.MARKER
 
 
 class SharedStore(LocalStore):
@@ -66,8 +77,24 @@ class SharedCommitter(Committer):
     ) -> Placed:  # fmt: skip
         """See `Committer.place`. Sealed attempts that were reported are waited for."""
         if attempts is not None:
-            disk.wait_until(partial(self._sees, checkpoint, attempts), disk.VISIBLE_WITHIN_S)
+            sees = partial(self._sees, checkpoint, attempts)
+            if not disk.wait_until(sees, disk.VISIBLE_WITHIN_S):
+                self._note_reported(checkpoint, attempts)
         return super().place(checkpoint, strict=strict, attempts=attempts, metrics=metrics)
+
+    def _note_reported(self, checkpoint: str, attempts: Collection[str]) -> None:
+        """Write down what was reported: a restore takes it if all of it is seen by then.
+
+        In a directory that nobody else makes: what others have made may not be seen here yet.
+        """
+        self._fence()
+        key = layout.reported_key(checkpoint)
+        body = {"format_version": FORMAT_VERSION, "parts": sorted(attempts)}
+        try:
+            self.store.make_dir(layout.parent(key))
+            replace_file(self.store, key, json.dumps(body).encode())
+        except (StoreError, OSError) as error:  # `place` says what is missing
+            logger.warning("cannot note what %s is made of: %s", checkpoint, error)
 
     def _sees(self, checkpoint: str, attempts: Collection[str]) -> bool:
         return all(self._sees_attempt(checkpoint, attempt) for attempt in attempts)
@@ -94,6 +121,15 @@ class SharedCommitter(Committer):
             has = partial(self._has_length, f"{directory}/{file.path}", file.size_bytes)
             disk.wait_until(has, disk.VISIBLE_WITHIN_S)
         super()._check_lengths(directory, files)
+
+    def _place_late(self, checkpoint: str, after: str, strict: bool) -> Manifest | None:
+        if self.store.info(layout.reported_key(checkpoint)) is not None:
+            seen = partial(self._sees_reported, checkpoint, after)
+            disk.wait_until(seen, disk.VISIBLE_WITHIN_S)
+        return super()._place_late(checkpoint, after, strict)
+
+    def _sees_reported(self, checkpoint: str, after: str) -> bool:
+        return not self._may_be_whole_later(checkpoint, after)
 
     def _drop_orphaned_manifests(self) -> tuple[str, ...]:
         disk.wait_until(self._sees_all_recorded, disk.VISIBLE_WITHIN_S)
@@ -207,7 +243,7 @@ class SharedHome(LocalHome):
         intents = [f"{attempt.key}/{layout.INTENT}" for attempt in attempts]
         for key in (layout.manifest_key(checkpoint), *intents):
             try:
-                return manifest_from_json(self.store.read(key), key)
+                return manifest_of(checkpoint, self.store.read(key), key)
             except (FileNotFoundError, DamagedError):  # a part of it may be seen already
                 disk.refresh(self.store.path(key))
         return None

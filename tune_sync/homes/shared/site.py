@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tune_sync.errors import ConfigError
+from tune_sync.homes.disk import make_directory
 from tune_sync.homes.shared.home import SharedHome
 from tune_sync.homes.sites import LocalSite
 from tune_sync.homes.store import LocalStore
@@ -31,6 +32,8 @@ _OTHER_TROUBLE = frozenset(
 
 class SharedSite(LocalSite):
     """An experiment directory that all nodes see. See `sites.Site`."""
+
+    setting = "upload_dir, or name"
 
     def check(self) -> None:
         """See `Site.check`.
@@ -49,11 +52,13 @@ def check_abilities(directory: Path) -> None:
     """Try what a directory has to be able to do, in a directory of its own below it.
 
     Raises:
-        ConfigError: It cannot do it; names what is missing.
+        ConfigError: It cannot be made, or cannot do it; names what is missing.
         StoreFullError, OSError: It cannot be written to at all.
     """
     name = f".tune_sync-probe-{uuid.uuid4().hex}"
     store = LocalStore(directory)
+    with store.room(directory):
+        make_directory(directory, "upload_dir")
     store.make_dir(name)
     probe = LocalStore(directory / name)
     try:

@@ -1,0 +1,246 @@
+"""Reports that wait until another host has the checkpoint too, and hosts that die right after.
+
+Nodes may send so little that checkpoints are on their way to the destination for seconds. What goes
+from memory to memory is not held up by that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bed import Cluster, DriverError
+from tests.bed.cable import CLOSED_FROM
+from tests.fastpath.certificates import make_certificates
+from tests.hosts.searches import (
+    DRIVERS,
+    assert_sound,
+    nodes,
+    search,
+    stored_digests,
+    wait_for,
+)
+from tests.hosts.test_faults import experiment, searching
+from tune_sync.fastpath import Tls
+
+pytestmark = pytest.mark.hosts
+
+FILE_BYTES = 1_300_000  # more than what travels in batches
+REPLICATED: dict[str, Any] = {
+    "wait_for": "replicated",
+    "fast_path": {"memory_limit": 256 << 20},
+    "max_bandwidth_bytes_per_s": 400_000,
+}
+SETTINGS = {"file_count": 1, "file_bytes": FILE_BYTES, "blob_bytes": 200_000, "pause_s": 0.2}
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def whole_cluster(tls: Tls) -> Iterator[Cluster]:
+    shared = [tls.key.parent]
+    with Cluster(worker_count=2, worker_cpus=1, head_cpus=0, shared=shared) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(whole_cluster: Cluster) -> Cluster:
+    """Both workers alive."""
+    whole_cluster.start(*whole_cluster.workers)
+    return whole_cluster
+
+
+def in_memory(cluster: Cluster, host: str) -> set[str]:
+    """Checkpoints that are sealed in shared memory of a host."""
+    inside = "dev/shm/*/*/*/.tune_sync/staging/*/*/*/seal.json"
+    return {seal.parts[-3] for seal in cluster.host(host).path("/").glob(inside)}
+
+
+def published(root: Path) -> set[str]:
+    return {path.stem for path in root.glob(".tune_sync/manifests/*/*.json")}
+
+
+def reported(root: Path) -> list[dict[str, Any]]:
+    """What the driver has heard of."""
+    return [
+        json.loads(line)
+        for path in root.glob("*/result.json")
+        for line in path.read_text().splitlines(keepends=True)
+        if line.endswith("\n")
+    ]
+
+
+def test_what_was_reported_as_replicated_outlives_the_host_that_wrote_it(cluster: Cluster) -> None:
+    root = experiment(cluster, "outlives")
+    trials = [{**SETTINGS, "steps": 4, "hold_at": 3}]
+    with searching(
+        cluster, name="outlives", sync=REPLICATED, trials=trials, max_failures=2
+    ) as running:
+        wait_for(lambda: len(reported(root)) == 3 or running.done(), "three reports")
+        host = reported(root)[0]["node"]
+        cluster.kill(host)
+        assert len(published(root)) < 3, "nothing would be lost"
+        wait_for(lambda: host not in cluster.alive(), "the host to be given up")
+    found = running.result()
+    assert found["errors"] == []
+    assert_sound(found)
+    (trial,) = found["trials"]
+    (other,) = {"w1", "w2"} - {host}
+    assert nodes(trial) == {host, other}
+    assert trial["reported"][-1]["resumed_at"] == 3, "it did not go on from its newest"
+    assert stored_digests(trial) == {row["step"]: row["digest"] for row in trial["reported"]}
+    assert sorted(stored_digests(trial)) == list(range(4))
+    wait_for(lambda: not in_memory(cluster, "head"), "the home node's memory to be free")
+
+
+def arriving(cluster: Cluster, host: str) -> list[Path]:
+    """Attempts in shared memory of a host that are not sealed, with bytes in them."""
+    attempts = cluster.host(host).path("/").glob("dev/shm/*/*/*/.tune_sync/staging/*/*/*")
+    return [a for a in attempts if any(a.glob("data/*")) and not (a / "seal.json").exists()]
+
+
+@pytest.mark.slow
+def test_a_host_that_dies_while_it_is_replicated_leaves_no_half_checkpoint(
+    cluster: Cluster,
+) -> None:
+    for name in cluster.workers:
+        cluster.slow(name, rate_mbit=12)
+    root = experiment(cluster, "half")
+    trials = [{**SETTINGS, "file_count": 8, "steps": 2, "pause_s": 0.0}]
+    sync = {**REPLICATED, "max_bandwidth_bytes_per_s": None}
+    with searching(cluster, name="half", sync=sync, trials=trials, max_failures=2) as running:
+        wait_for(lambda: len(reported(root)) >= 1, "a report")
+        wait_for(lambda: bool(arriving(cluster, "head")) or running.done(), "a replica on its way")
+        host = reported(root)[0]["node"]
+        cluster.kill(host)
+        half = arriving(cluster, "head")
+        before = len(reported(root))
+        assert half, "it was whole"
+        wait_for(lambda: host not in cluster.alive(), "the host to be given up")
+        for name in {*cluster.workers} - {host}:
+            cluster.fast(name)
+    found = running.result()
+    for name in cluster.workers:
+        cluster.fast(name)
+    assert found["errors"] == []
+    assert_sound(found)
+    (trial,) = found["trials"]
+    assert trial["reported"][-1]["resumed_at"] >= before
+    last = {row["step"]: row["digest"] for row in trial["reported"]}
+    assert stored_digests(trial) == last
+    assert sorted(last) == list(range(2))
+    wait_for(lambda: not arriving(cluster, "head"), "what arrived in part to go")
+
+
+@pytest.mark.slow
+def test_a_trial_goes_on_elsewhere_before_its_checkpoint_is_stored(cluster: Cluster) -> None:
+    root = experiment(cluster, "far")
+    trials = [{"blob_bytes": 300_000, "steps": 4, "hold_at": 3}]
+    sync = {**REPLICATED, "max_bandwidth_bytes_per_s": 10_000}  # half a minute each
+    with searching(
+        cluster, name="far", sync=sync, trials=trials, max_failures=2, timeout_s=300
+    ) as running:
+        wait_for(lambda: len(reported(root)) == 3 or running.done(), "three reports")
+        cluster.kill(reported(root)[0]["node"])
+        wait_for(lambda: len(reported(root)) == 4 or running.done(), "another one")
+        assert "checkpoint_000002" not in published(root)
+    found = running.result()
+    assert found["errors"] == []
+    assert_sound(found)
+    (trial,) = found["trials"]
+    assert nodes(trial) == {"w1", "w2"}
+    assert trial["reported"][-1]["resumed_at"] == 3
+    assert stored_digests(trial) == {row["step"]: row["digest"] for row in trial["reported"]}
+
+
+def by(transport: str, **more: Any) -> dict[str, Any]:
+    return {**REPLICATED, "fast_path": {**REPLICATED["fast_path"], "transport": transport, **more}}
+
+
+def own_ports(cluster: Cluster, host: str) -> list[int]:
+    """Ports that agents of nodes opened beside those that Ray gave them."""
+    agents = cluster.exec(host, ["pgrep", "-f", "^ray::NodeAgent"]).stdout.split()
+    lines = cluster.exec(host, ["ss", "-Htlnp"]).stdout.splitlines()
+    mine = [line for line in lines if any(f"pid={pid}," in line for pid in agents)]
+    ports = [int(line.split()[3].rpartition(":")[2]) for line in mine]
+    return [port for port in ports if port >= CLOSED_FROM]
+
+
+def greeting(cluster: Cluster, port: int) -> str:
+    """What a port of the head says to a worker that says nothing."""
+    place = (cluster.addresses["head"], port)
+    code = f"""
+import socket
+with socket.create_connection({place}, 10) as connection:
+    connection.settimeout(1)
+    try:
+        print(connection.recv(100))
+    except TimeoutError:
+        pass
+"""
+    return cluster.exec("w1", [str(cluster.python), "-c", code]).stdout
+
+
+@pytest.mark.parametrize("transport", ["object_store", "tcp"])
+def test_each_transport_brings_the_bytes_and_status_names_it(
+    cluster: Cluster, transport: str, tls: Tls
+) -> None:
+    """TCP within TLS; what does not ask for any transport goes by TCP without."""
+    name = f"by_{transport}"
+    root = experiment(cluster, name)
+    trials = [{**SETTINGS, "steps": 4, "host": "w1", "pause_s": 1.5}]
+    more = {"tls": tls.paths} if transport == "tcp" else {}
+    sync = {**by(transport, required=True, **more), "max_bandwidth_bytes_per_s": None}
+    with searching(cluster, name=name, sync=sync, trials=trials) as running:
+        wait_for(lambda: len(reported(root)) >= 2 or running.done(), "two reports")
+        status = cluster.drive("w2", DRIVERS / "status.py", [name])
+        opened = own_ports(cluster, "head")
+        greetings = [greeting(cluster, port) for port in opened]
+    found = running.result()
+    assert found["errors"] == []
+    assert_sound(found)
+    (trial,) = found["trials"]
+    assert stored_digests(trial) == {row["step"]: row["digest"] for row in trial["reported"]}
+    home, worker = sorted(status["nodes"], key=lambda n: n["host"] != cluster.addresses["head"])
+    assert (home["transports"], worker["transports"]) == ([transport], [])
+    # The object store needs no port of ours; and within TLS, who connects speaks first.
+    assert greetings == ([""] if transport == "tcp" else [])
+
+
+def test_a_required_transport_whose_port_is_closed_is_an_error_before_training(
+    cluster: Cluster,
+) -> None:
+    trials = [{**SETTINGS, "steps": 1, "host": "w1"}]
+    cluster.close_ports("head")
+    try:
+        with pytest.raises(DriverError) as failed:
+            search(cluster, name="closed", sync=by("tcp", required=True), trials=trials)
+    finally:
+        cluster.fast("head")
+    said = failed.value.output
+    assert "TransportMissingError: transport 'tcp' is required" in said
+    assert cluster.addresses["w1"] in said and cluster.addresses["head"] in said
+    assert not list(experiment(cluster, "closed").glob("train_n*"))
+
+
+@pytest.mark.slow
+def test_status_names_replicas_and_how_they_came(cluster: Cluster) -> None:
+    root = experiment(cluster, "status")
+    trials = [{**SETTINGS, "steps": 6, "host": "w1"}]
+    with searching(cluster, name="status", sync=REPLICATED, trials=trials) as running:
+        wait_for(lambda: len(reported(root)) >= 2 or running.done(), "two reports")
+        status = cluster.drive("w2", DRIVERS / "status.py", ["status"])
+    assert running.result()["errors"] == []
+    home, worker = sorted(status["nodes"], key=lambda n: n["host"] != cluster.addresses["head"])
+    assert home["transports"] == ["tcp"]
+    assert worker["transports"] == []
+    assert home["staged_count"] + home["stored_count"] > 0, "the home node sends"
+    assert worker["replicas_count"] > 0, "and the worker keeps the other copy"
+    assert worker["staged_count"] == worker["stored_count"] == 0

@@ -1,0 +1,128 @@
+"""Two thousand checkpoints behind the training, and agents that die now and then: nothing grows.
+
+`TUNE_SYNC_SOAK_STEPS`: another number of steps than 500, for each of the four trials.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.bed import Cluster
+from tests.hosts.memory import processes
+from tests.hosts.searches import assert_sound
+from tests.hosts.test_behind import AGENTS, STAGED, agents
+from tests.hosts.test_faults import experiment, searching
+
+pytestmark = [pytest.mark.hosts, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+TRIALS_COUNT = 4
+STEPS = int(os.environ.get("TUNE_SYNC_SOAK_STEPS", "500"))
+KEPT_COUNT = 3
+LIMIT_S = 1200.0
+KILL_EVERY_S, LOOK_EVERY_S = 15.0, 1.0
+WATCHED = ("ray::HomeAgent", "ray::NodeAgent")
+COMPARED = {"driver", "ray::HomeAgent on head"}
+# What a process may take more in the last third than in the first: some MiB of caches.
+MORE_BYTES, MORE_FILES, MORE_THREADS = 64 << 20, 20, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What one process takes."""
+
+    bytes: int
+    files: int
+    threads: int
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(worker_count=2, worker_cpus=2) as running:
+        yield running
+
+
+def use_of(pid: int) -> Use:
+    status = Path(f"/proc/{pid}/status").read_text()
+    lines = (line.partition(":") for line in status.splitlines())
+    found = {name: value.split()[0] for name, _, value in lines if value.strip()}
+    files = len(os.listdir(f"/proc/{pid}/fd"))
+    return Use(int(found["RssAnon"]) << 10, files, int(found["Threads"]))
+
+
+def drivers(cluster: Cluster) -> list[int]:
+    found = []
+    for pid in processes(cluster, "head", ""):
+        try:
+            argv = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        except OSError:
+            continue
+        found += [pid] if any(arg.endswith("drivers/search.py") for arg in argv) else []
+    return found[-1:]
+
+
+def look(cluster: Cluster) -> dict[str, Use]:
+    """What is taken by the driver, the agent of its node, and the largest one of the others."""
+    found: dict[str, Use] = {}
+    for host in ("head", *cluster.workers):
+        for title in WATCHED:
+            for pid in processes(cluster, host, title):
+                try:
+                    found[f"{title} on {host}"] = use_of(pid)
+                except (OSError, KeyError):  # it has just been killed
+                    continue
+    for pid in drivers(cluster):
+        with suppress(OSError, KeyError):  # it has just ended
+            found["driver"] = use_of(pid)
+    return found
+
+
+def done_count(root: Path) -> int:
+    newest: dict[str, int] = {}
+    for path in root.glob("*/checkpoint_*"):
+        newest[path.parent.name] = max(newest.get(path.parent.name, 0), int(path.name[-6:]) + 1)
+    return sum(newest.values())
+
+
+def test_memory_files_and_threads_stay_as_they_are(cluster: Cluster) -> None:
+    root, samples, killed_count = experiment(cluster, "soak"), list[tuple[int, dict[str, Use]]](), 0
+    trials = [{"blob_bytes": 20_000, "steps": STEPS}] * TRIALS_COUNT
+    trials = [{**settings, "number": n} for n, settings in enumerate(trials)]
+    with searching(
+        cluster, name="soak", sync=STAGED, trials=trials, timeout_s=LIMIT_S,
+        checkpoint={"num_to_keep": KEPT_COUNT},
+    ) as running:  # fmt: skip
+        killed_s = time.monotonic()
+        while not running.done():
+            samples.append((done_count(root), look(cluster)))
+            host = cluster.workers[killed_count % 2]
+            found = agents(cluster, host) if time.monotonic() - killed_s > KILL_EVERY_S else []
+            for agent in found:  # else there is none yet
+                killed_s = time.monotonic()
+                cluster.exec(host, ["kill", "-KILL", agent], check=False)
+                killed_count += 1
+            time.sleep(LOOK_EVERY_S)
+    told = running.result()
+    assert told["errors"] == []
+    assert_sound(told)
+    assert killed_count >= 2, AGENTS
+    for trial in told["trials"]:
+        assert len(trial["checkpoints"]) == KEPT_COUNT
+        assert trial["reported"][-1]["step"] == STEPS - 1
+    whole = [uses for count, uses in samples if count and uses.keys() >= COMPARED]
+    third = len(whole) // 3
+    assert third > 2, f"{len(samples)} samples"
+    for name in sorted(COMPARED):
+        # All is loaded by then; what has just begun still grows.
+        parts = whole[third // 3 : third], whole[-third:]
+        before, after = ([uses[name] for uses in part] for part in parts)
+        print(name, "early", max(before, key=lambda u: u.bytes), "late", after[-1])
+        assert max(u.bytes for u in after) < max(u.bytes for u in before) + MORE_BYTES, name
+        assert max(u.files for u in after) < max(u.files for u in before) + MORE_FILES, name
+        assert max(u.threads for u in after) < max(u.threads for u in before) + MORE_THREADS, name

@@ -1,0 +1,123 @@
+"""`keep_best`: what is left of a whole experiment, and what its state names meanwhile."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+
+from tests.hosts.drivers.trainables import read_checkpoint, write_checkpoint
+from tests.local.test_periods import is_whole, named, newest_state, watched
+from tune_sync import RunConfig, SyncConfig
+
+TRIALS, STEPS, KEPT = 4, 4, 2
+SCORES = {(trial, step): (trial * 7 + step * 11) % 41 for trial in range(TRIALS)
+          for step in range(STEPS)}  # fmt: skip
+BEST = sorted(SCORES, key=lambda of: SCORES[of])[-KEPT:]
+
+
+def loop(config: dict[str, Any]) -> None:
+    """The scores go up and down; a mark says that the trial has to fail half way, once."""
+    found, first = tune.get_checkpoint(), 0
+    if found is not None:
+        with found.as_directory() as directory:
+            first = read_checkpoint(directory)["step"] + 1
+    for step in range(first, STEPS):
+        if step == 2 and Path(config["fails"]).exists():
+            raise RuntimeError("stumbled")
+        with tempfile.TemporaryDirectory() as made:
+            write_checkpoint(Path(made), {}, {"trial": config["trial"], "step": step})
+            metrics = {"score": SCORES[config["trial"], step], "resumed_at": first}
+            tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(made))
+
+
+def what_is_there(root: Path) -> list[tuple[int, int]]:
+    states = (read_checkpoint(path) for path in root.glob("*/checkpoint_*"))
+    return sorted((state["trial"], state["step"]) for state in states)
+
+
+def recorded(root: Path) -> int:
+    return len(list(root.glob(".tune_sync/manifests/*/*.json")))
+
+
+@contextmanager
+def counted(root: Path) -> Iterator[list[int]]:
+    """Counts the manifests all the time."""
+    counts, is_over = [0], threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(0.05):
+            counts.append(recorded(root))
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    yield counts
+    is_over.set()
+    thread.join()
+
+
+def run_config(tmp_path: Path, fields: dict[str, Any] | None) -> RunConfig:
+    far = tmp_path / "far"
+    place: dict[str, Any] = {"sync_config": SyncConfig(keep_best=KEPT), "storage_path": far}
+    if fields is not None:
+        place = {"sync_config": SyncConfig(upload_dir=far, keep_best=KEPT, **fields)}
+    score = tune.CheckpointConfig(checkpoint_score_attribute="score")
+    return RunConfig(name="x", verbose=0, checkpoint_config=score, **place)
+
+
+@pytest.mark.lowest
+@pytest.mark.parametrize(
+    "fields",
+    [pytest.param(None, id="home"), pytest.param({"wait_for": "staged"}, id="staged")],
+)
+def test_the_best_of_all_trials_are_left_and_state_names_no_other(
+    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any] | None
+) -> None:
+    monkeypatch.setenv("TUNE_GLOBAL_CHECKPOINT_S", "0")
+    space = {"trial": tune.grid_search(list(range(TRIALS))), "fails": str(tmp_path / "none")}
+    root = tmp_path / "far" / "x"
+    tuner = tune.Tuner(
+        loop, param_space=space, run_config=run_config(tmp_path, fields),
+        tune_config=tune.TuneConfig(reuse_actors=True),
+    )  # fmt: skip
+    with watched(root, last=None) as wrong, counted(root) as counts:
+        results = tuner.fit()
+    assert not results.errors
+    assert wrong == []
+    assert what_is_there(root) == sorted(BEST)
+    assert recorded(root) == KEPT
+    left = {Path(c.path) for r in results for c, _ in r.best_checkpoints}
+    assert {path.relative_to(path.parents[1]) for path in left} == {
+        path.relative_to(path.parents[1]) for path in root.glob("*/checkpoint_*")
+    }
+    found = named(newest_state(root), root)
+    assert {path.name for _, names in found for path in names}
+    assert all(is_whole(root, path) for _, names in found for path in names)
+    assert max(counts) < TRIALS * STEPS / 2
+
+
+def test_a_restore_keeps_the_best_of_before_and_after(local_ray: None, tmp_path: Path) -> None:
+    mark = tmp_path / "fails"
+    mark.touch()
+    space = {"trial": tune.grid_search(list(range(TRIALS))), "fails": str(mark)}
+    config = run_config(tmp_path, None)
+    first = tune.Tuner(loop, param_space=space, run_config=config).fit()
+    assert len(first.errors) == TRIALS
+    root = tmp_path / "far" / "x"
+    before = {of: score for of, score in SCORES.items() if of[1] < 2}
+    best = {*sorted(before, key=lambda of: before[of])[-KEPT:], *((t, 1) for t in range(TRIALS))}
+    assert what_is_there(root) == sorted(best)  # they may be tried again
+    mark.unlink()
+    results = tune.Tuner.restore(str(root), loop, resume_errored=True).fit()
+    assert not results.errors
+    assert {result.metrics["resumed_at"] for result in results} == {2}
+    assert what_is_there(root) == sorted(BEST)
+    state = json.loads(newest_state(root))
+    assert len(state["trial_data"]) == TRIALS

@@ -1,0 +1,230 @@
+"""Runs whose checkpoints are staged in shared memory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray import tune
+
+from tests.hosts.searches import wait_for
+from tune_sync import Checkpoint, FastPath, RunConfig, SyncConfig, staged_checkpoint
+from tune_sync.agents.home_agent import NAMESPACE
+from tune_sync.agents.memory_probe import _room, check_memory
+from tune_sync.agents.names import STAGE
+from tune_sync.errors import ConfigError
+from tune_sync.fastpath import sizing
+from tune_sync.fastpath.budget import TAKES
+from tune_sync.fastpath.folder import folder_of
+from tune_sync.spec import Options
+
+STEPS, FAILS_AFTER = 5, 2
+LARGE_BYTES = 32 << 20
+IN_MEMORY_S = 0.1
+
+
+@pytest.fixture
+def shm() -> Iterator[Path]:
+    """Shared memory of the test's own."""
+    root = Path("/dev/shm", f"test-{uuid.uuid4().hex}")
+    root.mkdir()
+    yield root
+    # A node agent looks every few seconds whether its run is over.
+    wait_for(lambda: not list(root.iterdir()), "the end of what the run has in memory")
+    root.rmdir()
+
+
+def staged_in(shm: Path, **limits: Any) -> FastPath:
+    made = FastPath(**limits)
+    made._root = shm
+    return made
+
+
+def stumbles(config: dict[str, Any]) -> None:
+    found, first, seen = tune.get_checkpoint(), 0, {}
+    if found is not None:
+        start_s = time.perf_counter()
+        with found.as_directory() as directory:
+            first = int(Path(directory, "step").read_text()) + 1
+            assert Path(directory, "large").stat().st_size == LARGE_BYTES
+            seen = {"directory": directory, "restore_s": time.perf_counter() - start_s}
+            seen["inode"] = Path(directory, "large").stat().st_ino
+    for step in range(first, STEPS):
+        if step == config.get("kill_at"):
+            kill_agents()
+        with tempfile.TemporaryDirectory() as made:
+            Path(made, "step").write_text(str(step))
+            Path(made, "large").write_bytes(bytes([step]) * LARGE_BYTES)
+            tune.report({"step": step, **seen}, checkpoint=Checkpoint.from_directory(made))
+        if step == FAILS_AFTER and found is None:
+            Path(config["notes"]).write_text(json.dumps(inodes_in_memory(config["shm"], step)))
+            raise RuntimeError("stumbled")
+
+
+def inodes_in_memory(shm: str, step: int) -> list[int]:
+    """Files of a checkpoint there, once it was reported."""
+    inside = f"**/staging/*/checkpoint_{step:06d}/*/data/large"
+    return [path.stat().st_ino for path in Path(shm).glob(inside)]
+
+
+def kill_agents() -> None:
+    """As if the node had too little memory; Ray starts them again."""
+    for found in ray.util.list_named_actors(all_namespaces=True):
+        if found["namespace"] == NAMESPACE and found["name"].startswith(STAGE):
+            with suppress(ValueError):
+                ray.kill(ray.get_actor(found["name"], namespace=NAMESPACE), no_restart=False)
+
+
+def fit(tmp_path: Path, fast_path: FastPath, **fields: Any) -> Any:
+    sync = SyncConfig(
+        wait_for="staged", fast_path=fast_path, staging_dir=tmp_path / "staging",
+        sync_timeout=60, **fields,
+    )  # fmt: skip
+    run_config = RunConfig(
+        name="exp", sync_config=sync,
+        storage_path=None if fields else str(tmp_path / "home"),
+        failure_config=tune.FailureConfig(max_failures=1),
+    )  # fmt: skip
+    space = {"kill_at": 4, "shm": str(fast_path.memory_dir), "notes": str(tmp_path / "notes")}
+    tuner = tune.Tuner(stumbles, run_config=run_config, param_space=space)
+    (result,) = tuner.fit()
+    assert result.error is None
+    for step, (checkpoint, _) in enumerate(result.best_checkpoints):
+        with checkpoint.as_directory() as directory:
+            assert Path(directory, "step").read_text() == str(step)
+            assert Path(directory, "large").read_bytes() == bytes([step]) * LARGE_BYTES
+    assert len(result.best_checkpoints) == STEPS
+    return result
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_trial_goes_on_from_memory_and_at_the_end_all_is_stored(
+    tmp_path: Path, shm: Path
+) -> None:
+    result = fit(
+        tmp_path, staged_in(shm, max_checkpoints_in_memory=9), upload_dir=tmp_path / "shared"
+    )
+    assert result.metrics["directory"].startswith(str(shm))
+    assert result.metrics["restore_s"] < IN_MEMORY_S
+    before = json.loads((tmp_path / "notes").read_text())
+    assert [result.metrics["inode"]] == before, "it was copied"
+    wait_for(lambda: not list((tmp_path / "staging").glob("*/*")), "the end of the staging")
+
+
+def hands_over(config: dict[str, Any]) -> None:
+    for step in range(STEPS):
+        size_bytes = LARGE_BYTES if config["is_known"] else None
+        with staged_checkpoint(size_bytes) as staged:
+            (staged.path / "step").write_text(str(step))
+            (staged.path / "large").write_bytes(bytes([step]) * LARGE_BYTES)
+            metrics = {"step": step, "directory": str(staged.path)}
+            tune.report(metrics, checkpoint=staged.checkpoint)
+
+
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_directory_in_memory_is_handed_over(tmp_path: Path, shm: Path, is_known: bool) -> None:
+    sync = SyncConfig(
+        upload_dir=tmp_path / "shared", wait_for="staged", staging_dir=tmp_path / "staging",
+        fast_path=staged_in(shm, max_checkpoints_in_memory=9),
+    )  # fmt: skip
+    tuner = tune.Tuner(
+        hands_over, run_config=RunConfig(name="exp", sync_config=sync),
+        param_space={"is_known": is_known},
+    )  # fmt: skip
+    (result,) = tuner.fit()
+    assert result.error is None
+    made = [Path(made) for made in result.metrics_dataframe["directory"]]
+    assert [path.is_relative_to(shm) for path in made] == [is_known, *[True] * (STEPS - 1)]
+    for step, (checkpoint, _) in enumerate(result.best_checkpoints):
+        with checkpoint.as_directory() as directory:
+            assert Path(directory, "step").read_text() == str(step)
+            assert Path(directory, "large").read_bytes() == bytes([step]) * LARGE_BYTES
+
+
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.parametrize("where", ["elsewhere", "here"])
+def test_what_finds_no_room_in_memory_arrives_all_the_same(
+    tmp_path: Path, shm: Path, where: str
+) -> None:
+    """Also if the agent is killed: what it has is in both places."""
+    fields = {"upload_dir": tmp_path / "shared"} if where == "elsewhere" else {}
+    limit_bytes = LARGE_BYTES + LARGE_BYTES // 2
+    fit(tmp_path, staged_in(shm, memory_limit=limit_bytes), **fields)
+
+
+def looks_after_reports(config: dict[str, Any]) -> None:
+    for step in range(2):
+        with tempfile.TemporaryDirectory() as made:
+            Path(made, "body").write_text(f"body {step}")
+            tune.report({"step": step}, checkpoint=Checkpoint.from_directory(made))
+        there = [path.read_text() for path in Path(config["home"]).rglob("body")]
+        assert f"body {step}" in there, "it is on its own node only"
+
+
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.parametrize("where", ["elsewhere", "here"])
+def test_with_no_other_node_a_replicated_report_waits_for_the_destination(
+    tmp_path: Path, shm: Path, where: str
+) -> None:
+    home = tmp_path / "home"
+    sync = SyncConfig(
+        wait_for="replicated", fast_path=staged_in(shm), staging_dir=tmp_path / "staging",
+        upload_dir=home if where == "elsewhere" else None,
+    )  # fmt: skip
+    run_config = RunConfig(
+        name="exp", sync_config=sync, storage_path=None if where == "elsewhere" else str(home)
+    )
+    space = {"home": str(home)}
+    (result,) = tune.Tuner(looks_after_reports, run_config=run_config, param_space=space).fit()
+    assert result.error is None
+    assert len(result.best_checkpoints) == 2
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_more_memory_than_any_node_has_is_refused_before_training(
+    tmp_path: Path, shm: Path
+) -> None:
+    with pytest.raises(ConfigError, match="no node has it") as refused:
+        fit(tmp_path, staged_in(shm, memory_limit=1 << 50))
+    node = ray.get_runtime_context().get_node_id()
+    for part in (node, f"memory_limit={1 << 50}", "--shm-size=", "object store"):
+        assert part in str(refused.value)
+
+
+def test_what_other_runs_have_in_memory_does_not_refuse_the_next_one(
+    shm: Path,
+) -> None:
+    """As the limit is theirs together."""
+    attempt = folder_of(shm) / "another run" / "node" / "attempt"
+    attempt.mkdir(parents=True)
+    with (attempt / TAKES).open("wb") as takes:
+        takes.truncate(1 << 50)
+    (shm / "in use").write_bytes(bytes(1 << 20))
+    room_bytes, total_bytes = _room(str(shm), "")
+    assert room_bytes == total_bytes
+    shutil.rmtree(folder_of(shm))
+    assert _room(str(shm), "")[0] < total_bytes
+    (shm / "in use").unlink()
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_node_with_little_memory_is_named(
+    shm: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    check_memory(Options(memory_dir=str(shm)))
+    assert "--shm-size" not in caplog.text
+    monkeypatch.setattr(sizing, "LEAST_BYTES", 1 << 50)
+    check_memory(Options(memory_dir=str(shm)))
+    assert ray.get_runtime_context().get_node_id() in caplog.text
+    assert "staged on its disk" in caplog.text
+    assert "--shm-size" in caplog.text

@@ -1,0 +1,174 @@
+"""Agents of nodes that are not there, or slow."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from tests.unit.staged import sealed
+from tune_sync.agents.connect import RayConnector
+from tune_sync.agents.far_copies import TRIES_COUNT, FarCopy
+from tune_sync.agents.home_agent import CALL_THREADS, NAMESPACE
+from tune_sync.agents.names import agent_name
+from tune_sync.agents.node_agent import start_node_agent
+from tune_sync.agents.node_agents import RayNodes, finish_earlier
+from tune_sync.agents.replica_service import GROUPS, ReplicaService
+from tune_sync.behind.behind import Behind
+from tune_sync.errors import DamagedError, HomeLostError
+from tune_sync.homes.home import LocalHome, digest_of
+from tune_sync.publisher import Publisher
+from tune_sync.sending.orders import News, Orders
+from tune_sync.spec import Options, Spec
+
+
+def test_an_agent_of_a_node_that_is_gone_is_one_that_does_not_start(local_ray: None) -> None:
+    spec = Spec("key", "/results", "exp", "0" * 32, None, Options())
+    with pytest.raises(HomeLostError, match="does not start"):
+        start_node_agent(spec, "1" * 56, None, RayConnector())
+
+
+class Slow(ReplicaService):
+    """An agent whose disk takes for ever."""
+
+    def __init__(self) -> None:
+        self._came_bytes = Counter()
+        intake = SimpleNamespace(flush=lambda attempt, timeout_s: time.sleep(60.0))
+        entrance = SimpleNamespace(lacks={"tcp": ""})
+        self._door: Any = SimpleNamespace(intake=intake, entrance=entrance)
+
+    def has_room(self) -> bool:
+        return True
+
+
+class Flipping:
+    """An agent of the home node, from which so many ranges of a file come damaged."""
+
+    def __init__(self, flips_count: int) -> None:
+        self._flips_count = flips_count
+
+    def read_copy(
+        self, checkpoint: str, key: str, offset_bytes: int, length_bytes: int
+    ) -> tuple[str, Any]:
+        data = np.frombuffer(LARGE, dtype=np.uint8)[offset_bytes : offset_bytes + length_bytes]
+        digest = digest_of(data.tobytes())
+        if self._flips_count > 0:
+            self._flips_count -= 1
+            data = data ^ 1
+        return digest, data
+
+
+LARGE = bytes(range(256)) * (5 << 17) + b"its end"
+
+
+@pytest.mark.parametrize("flips_count", [0, 2])
+def test_a_range_of_a_far_copy_that_arrives_damaged_is_asked_for_again(
+    local_ray: None, flips_count: int
+) -> None:
+    agent = ray.remote(num_cpus=0)(Flipping).remote(flips_count)
+    copy = FarCopy(agent, "t/checkpoint_000000", 60.0)
+    assert copy.read("t/checkpoint_000000/large", 0, len(LARGE)) == LARGE
+    assert copy.read("t/checkpoint_000000/large", 7, 5) == LARGE[7:12]
+    ray.kill(agent)
+
+
+def test_a_far_copy_that_arrives_damaged_each_time_is_an_error(local_ray: None) -> None:
+    agent = ray.remote(num_cpus=0)(Flipping).remote(1000)
+    with pytest.raises(DamagedError, match=f"arrived damaged from home {TRIES_COUNT} times"):
+        FarCopy(agent, "t/checkpoint_000000", 60.0).read("t/checkpoint_000000/large", 0, 10)
+    ray.kill(agent)
+
+
+class Answering:
+    """An agent that has stored what it had staged; it takes so long to say so."""
+
+    def __init__(self, stored: dict[str, str], answer_s: float) -> None:
+        self._stored, self._answer_s = stored, answer_s
+        self._asked_s: list[float] = []
+
+    def exchange(self, orders: Orders) -> News:
+        self._asked_s.append(time.monotonic())
+        time.sleep(self._answer_s)
+        return News(held=list(self._stored), stored=self._stored)
+
+    def finish(self, options: object) -> News:
+        return self.exchange(Orders())
+
+    def asked_s(self) -> list[float]:
+        return self._asked_s
+
+
+class LiveNodes(RayNodes):
+    """Nodes that Ray does not know, and that are there."""
+
+    def alive_nodes(self) -> set[str]:
+        return {"hangs", "slow", "well"}
+
+
+def answering(spec: Spec, node: str, stored: dict[str, str], answer_s: float) -> Any:
+    actor = ray.remote(num_cpus=0, max_concurrency=4)(Answering)
+    named = actor.options(name=agent_name(spec, node), namespace=NAMESPACE)
+    agent = named.remote(stored, answer_s)
+    assert ray.get(agent.asked_s.remote(), timeout=60) == []
+    return agent
+
+
+def test_all_agents_of_an_earlier_run_send_while_one_is_waited_for(local_ray: None) -> None:
+    spec = Spec("key", "/results", uuid.uuid4().hex, "0" * 32, None, Options())
+    agents = [answering(spec, node, {}, 600.0) for node in ("one", "other")]
+    waiting = threading.Thread(target=finish_earlier, args=(spec.where, 0.0))
+    waiting.start()
+    time.sleep(2.0)
+    assert all(ray.get(agent.asked_s.remote(), timeout=10) for agent in agents)
+    for agent in agents:
+        ray.kill(agent)
+    waiting.join(30.0)
+    assert not waiting.is_alive()
+
+
+def test_an_agent_that_hangs_delays_nothing_of_the_others(local_ray: None, tmp_path: Path) -> None:
+    spec = Spec("key", "/results", "exp", uuid.uuid4().hex, None, Options())
+    home = LocalHome(tmp_path)
+    times_s = {"hangs": 600.0, "slow": 0.8, "well": 0.0}
+    names = {node: f"t/checkpoint_{number:06}" for number, node in enumerate(times_s)}
+    made: dict[str, Any] = {}
+    for node, answer_s in times_s.items():
+        there = sealed(home.committer, {"a": b"1"}, names[node], ranks_count=1)
+        made[node] = answering(spec, node, {node: there}, answer_s)
+    publisher = Publisher(home.committer)
+    behind = Behind(home, publisher, LiveNodes(spec))
+    began_s = time.monotonic()
+    for node, checkpoint in names.items():
+        behind.accept(checkpoint, False, [f"{node}@{node}"], None)
+    while not all((tmp_path / names[node] / "a").exists() for node in ("slow", "well")):
+        assert time.monotonic() - began_s < 8.0, "one agent hangs"
+        time.sleep(0.05)
+    time.sleep(2.5)
+    asked_s = ray.get(made["well"].asked_s.remote(), timeout=10)
+    assert max(after_s - before_s for before_s, after_s in pairwise(asked_s)) < 3.0
+    assert not (tmp_path / names["hangs"]).exists()
+    assert len(ray.get(made["hangs"].asked_s.remote(), timeout=10)) == 1, "it is not asked anew"
+    behind.close(10.0)
+    publisher.close(10.0)
+    for agent in made.values():
+        ray.kill(agent)
+
+
+def test_questions_are_answered_while_all_wait_for_a_slow_disk(local_ray: None) -> None:
+    actor = ray.remote(num_cpus=0, concurrency_groups=GROUPS)(Slow)
+    agent = actor.options(max_concurrency=CALL_THREADS).remote()
+    assert ray.get(agent.has_room.remote(), timeout=60)
+    for _ in range(2 * CALL_THREADS):
+        agent.flush_replica.remote("0" * 32, "tcp")
+    time.sleep(0.5)
+    assert ray.get(agent.has_room.remote(), timeout=10)
+    ray.kill(agent)

@@ -1,0 +1,65 @@
+"""What someone removes, at the destination or in staging, is lost: named at once, nobody waits."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from ray import tune
+
+from tests.local import trainables
+from tests.local.test_periods import is_whole, named, newest_state, published
+from tune_sync import RunConfig, SyncConfig
+from tune_sync.errors import NotStoredError
+
+
+@pytest.mark.lowest
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_trial_goes_on_from_the_one_before_and_does_not_wait_for_what_was_removed(
+    local_ray: None, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_stored: bool
+) -> None:
+    """It would wait for half an hour otherwise (`sync_timeout`)."""
+    far, staging = tmp_path / "far", tmp_path / "staging"
+    sync_config = SyncConfig(
+        upload_dir=far, wait_for="staged", staging_dir=staging, sync_on_checkpoint=is_stored
+    )
+    told = {"mark": str(tmp_path / "mark"), "far": str(far), "staging": str(staging)}
+    with caplog.at_level(logging.WARNING, "ray.tune_sync"):
+        results = tune.Tuner(
+            trainables.removes_by_hand,
+            param_space={**told, "is_stored": is_stored},
+            run_config=RunConfig(
+                name="x", verbose=0, sync_config=sync_config,
+                failure_config=tune.FailureConfig(max_failures=3),
+            ),
+        ).fit()  # fmt: skip
+    assert not results.errors
+    assert results[0].metrics["step"] == 1
+    if is_stored:
+        assert results[0].metrics["resumed_at"] == 1
+        (numbers,) = published(far / "x").values()
+        assert numbers[0] == 0 and len(numbers) == 2
+    assert "checkpoint_000001 is lost (it has gone from" in caplog.text
+
+
+@pytest.mark.lowest
+def test_state_does_not_name_what_a_trial_has_lost_that_ended_before(
+    local_ray: None, tmp_path: Path
+) -> None:
+    """Ray notes what it saves of a trial when that reports or stops, and not after."""
+    far, staging = tmp_path / "far", tmp_path / "staging"
+    sync_config = SyncConfig(
+        upload_dir=far, wait_for="staged", staging_dir=staging,
+        max_bandwidth_bytes_per_s=trainables.LARGE_BYTES // 40,
+    )  # fmt: skip
+    told = {"far": str(far), "staging": str(staging)}
+    with pytest.raises(NotStoredError, match="checkpoint_000001 is lost"):
+        tune.Tuner(
+            trainables.loses_its_last_one,
+            param_space={**told, "is_lost": tune.grid_search([True, False])},
+            run_config=RunConfig(name="x", verbose=0, sync_config=sync_config),
+        ).fit()
+    found = named(newest_state(far / "x"), far / "x")
+    assert [(status, len(names)) for status, names in found] == [("TERMINATED", 1)] * 2
+    assert all(is_whole(far / "x", path) for _, names in found for path in names)

@@ -1,0 +1,77 @@
+"""The publisher beside a bucket."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tests.unit.test_bucket_commit import C0, TIMEOUT_S, staged
+from tune_sync.errors import NotStoredError
+from tune_sync.homes.bucket.commit import BucketCommitter
+from tune_sync.layout import manifest_key
+from tune_sync.manifest import Seal
+from tune_sync.publisher import Publisher
+from tune_sync.testing.memory_bucket import MemoryBucket
+
+
+def test_the_publisher_works_with_it() -> None:
+    committer = BucketCommitter(MemoryBucket(), "me")
+    publisher = Publisher(committer)
+    attempt = staged(committer, {"x": b"1"})
+    publisher.record_later(committer.place(C0, attempts=[attempt]).manifest)
+    publisher.drain(TIMEOUT_S)
+    assert committer.manifest(C0) is not None
+    publisher.retire_later(C0)
+    publisher.state_written()
+    publisher.flush(TIMEOUT_S)
+    assert committer.manifest(C0) is None and committer.bucket.list("") == []
+    assert publisher.close(TIMEOUT_S)
+
+
+class HeldBucket(MemoryBucket):
+    """Does not answer to the put of the first checkpoint's manifest before it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = threading.Event()
+
+    def put(self, key: str, data: bytes, **options: Any) -> str:
+        if key == manifest_key(C0):
+            assert self.goes_on.wait(TIMEOUT_S)
+        return super().put(key, data, **options)
+
+
+def test_a_checkpoint_that_takes_long_holds_up_no_other_and_is_not_lost_by_a_kill() -> None:
+    bucket = HeldBucket()
+    committer = BucketCommitter(bucket, "run")
+    publisher = Publisher(committer, at_once=2)
+    c1 = "trial/checkpoint_000001"
+    attempts = {C0: committer.begin(C0), c1: committer.begin(c1)}
+    for checkpoint, attempt in attempts.items():
+        committer.seal(checkpoint, Seal(attempt, 0, 1.0, ()))
+    for checkpoint, attempt in attempts.items():
+        publisher.record_later(committer.place(checkpoint, attempts=[attempt]).manifest)
+    publisher.wait_for(c1)
+    assert committer.recorded() == [c1]
+    after_kill = MemoryBucket()
+    after_kill.objects.update(bucket.objects)
+    assert BucketCommitter(after_kill, "next").recover().completed == (C0,)
+    bucket.goes_on.set()
+    publisher.drain(TIMEOUT_S)
+    assert committer.recorded() == [C0, c1]
+    assert publisher.close(TIMEOUT_S)
+
+
+def test_the_publisher_tells_what_could_not_be_published() -> None:
+    bucket = MemoryBucket()
+    committer = BucketCommitter(bucket, "me")
+    publisher = Publisher(committer)
+    attempt = staged(committer, {"x": b"1"})
+    placed = committer.place(C0, attempts=[attempt])
+    bucket.delete([f"{C0}/x"])
+    publisher.record_later(placed.manifest)
+    with pytest.raises(NotStoredError, match="missing"):
+        publisher.drain(TIMEOUT_S)
+    assert publisher.close(TIMEOUT_S)

@@ -1,0 +1,139 @@
+"""What a crashed trainer inside of a trial left is tidied with its experiment."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tune_sync import cleanup, layout
+from tune_sync.buckets.url import parse_bucket_url
+from tune_sync.errors import ConfigError, PathRefusedError
+from tune_sync.homes.bucket.site import BucketSite
+from tune_sync.homes.home import Home, digest_of
+from tune_sync.homes.inner_runs import note_inner
+from tune_sync.homes.recorded import Readable
+from tune_sync.homes.shared.site import SharedSite
+from tune_sync.homes.sites import LocalSite, Site
+from tune_sync.layout import staged_key
+from tune_sync.manifest import FileEntry, Seal
+from tune_sync.run import Run
+
+INNER = "trial_1/my trainer"
+WHOLE, HALF = "checkpoint_000000", "checkpoint_000001"
+
+
+@pytest.fixture(params=["local", "shared", "bucket"])
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    if request.param == "bucket":
+        url = f"memory://inner-{os.urandom(4).hex()}/exp"
+        yield BucketSite(parse_bucket_url(url))
+    else:
+        yield {"local": LocalSite, "shared": SharedSite}[request.param](tmp_path / "exp")
+
+
+def write(home: Home, checkpoint: str, *, is_sealed: bool) -> None:
+    attempt, data = home.begin(checkpoint), b"bytes"
+    key = f"{staged_key(checkpoint, attempt)}/file"
+    home.write(key, 0, data)
+    home.flush(key)
+    home.finish(key)
+    if is_sealed:
+        files = (FileEntry("file", len(data), digest_of(data)),)
+        home.seal(checkpoint, Seal(attempt, 0, 1.0, files, (), 1))
+
+
+def crashed(site: Site) -> None:
+    """A run whose trainer wrote a whole checkpoint and half of the next one, and died with it."""
+    run = Run.open(site, "error", 30.0, 1)
+    note_inner(run.home, INNER)
+    inner = site.inside(INNER).home("", 0)
+    write(inner, WHOLE, is_sealed=True)
+    write(inner, HALF, is_sealed=False)
+    run.give_back()
+
+
+def files(store: Readable, top: str) -> list[str]:
+    """Keys of files: this bucket keeps directories that are empty."""
+    entries = store.list(top)
+    below = [key for e in entries if e.is_dir for key in files(store, e.key)]
+    return [e.key for e in entries if not e.is_dir] + below
+
+
+def check_tidy(site: Site) -> None:
+    inner = site.inside(INNER).home("", 0)
+    assert [e.key for e in inner.list("", True) if not e.is_dir] == [f"{WHOLE}/file"]
+    assert [m.checkpoint for m in inner.committer.published()] == [WHOLE]
+    assert files(inner.store, layout.STAGING_DIR) == []
+    assert files(site.home("", 1).store, layout.INNER_DIR) == []
+
+
+def test_cleanup_tidies_it_and_names_it_by_the_experiment(site: Site) -> None:
+    crashed(site)
+    found = cleanup(site.where.removeprefix("fsspec+"))
+    assert (found.completed, found.dropped) == ((f"{INNER}/{WHOLE}",), (f"{INNER}/{HALF}",))
+    check_tidy(site)
+
+
+def test_a_restore_tidies_it_before_trials_begin(site: Site) -> None:
+    crashed(site)
+    save_state(site.home("", 1))
+    run = Run.open(site, "resume", 30.0, 1)
+    try:
+        run.recover()
+        check_tidy(site)
+        note_inner(run.home, INNER)  # the trainer begins again
+        note_inner(run.home, INNER)
+        assert len(files(run.home.store, layout.INNER_DIR)) == 1
+    finally:
+        run.close()
+
+
+def save_state(home: Home) -> None:
+    incoming = home.begin_file()
+    home.write(incoming, 0, json.dumps({"trial_data": []}).encode())
+    home.flush(incoming)
+    home.commit_file(incoming, "experiment_state-1.json", True)
+
+
+def test_cleanup_of_the_trainers_own_directory_says_what_to_give(site: Site) -> None:
+    crashed(site)
+    with pytest.raises(ConfigError, match="directory of the experiment"):
+        cleanup(site.inside(INNER).where.removeprefix("fsspec+"))
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"{}", b'{"directory":"../../other"}', b'{"directory":"a/.tune_sync"}',
+             b'{"directory":"a"}', b'{"directory":"trial_1/a/b"}', b"[1]"]
+)  # fmt: skip
+def test_a_note_that_leads_elsewhere_is_told_and_leads_nowhere(
+    tmp_path: Path, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = LocalSite(tmp_path / "exp")
+    crashed(site)
+    (note,) = (tmp_path / "exp" / layout.INNER_DIR).iterdir()
+    note.write_bytes(body)
+    found = cleanup(site.where)
+    assert (found.completed, found.dropped) == ((), ())
+    assert note.read_bytes() == body
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    site: Any = LocalSite(tmp_path / "exp")
+    crashed(site)
+    (tmp_path / "exp/trial_1").rename(tmp_path / "elsewhere")
+    (tmp_path / "exp/trial_1").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PathRefusedError, match="link"):
+        site.inside(INNER)
+    assert cleanup(site.where).completed == ()
+
+
+def test_nothing_else_of_ours_can_be_written_by_a_trial(tmp_path: Path) -> None:
+    home = LocalSite(tmp_path / "exp").home("", 1)
+    for name in ("x.json", f"{'0' * 32}.json/x", f"../{'0' * 32}.json", "0" * 32):
+        with pytest.raises(PathRefusedError):
+            home.commit_file(home.begin_file(), f"{layout.INNER_DIR}/{name}", True)

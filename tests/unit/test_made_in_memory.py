@@ -1,0 +1,84 @@
+"""Directories that are made in shared memory, and handed over there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_memory_tier import BODY, Node, make
+from tests.unit.test_node_sender import FIRST, SECOND, Shaky
+from tune_sync.behind.node_disk import remove_made
+from tune_sync.transfer.upload import Upload
+
+__all__ = ["make"]  # a fixture
+
+
+def handed_over(node: Node, made: Path, checkpoint: str) -> Upload:
+    upload = Upload(node.staging, checkpoint, 0)
+    upload.add_file("large", made / "large", is_given=True)
+    upload.copied(1)
+    assert upload.seal()
+    remove_made(made)
+    return upload
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_is_made_in_memory_is_handed_over_there(
+    make: Callable[..., Node], is_known: bool
+) -> None:
+    """Room is found for what it is said to be, or else for what was handed over before."""
+    node = make()
+    if not is_known:
+        first = node.staging.make_directory()
+        assert first is not None and first.is_relative_to(node.disk)
+        (first / "large").write_bytes(BODY)
+        assert node.where(handed_over(node, first, FIRST)) == "disk"
+    made = node.staging.make_directory(len(BODY) if is_known else 0)
+    assert made is not None and made.is_relative_to(node.memory)
+    assert node.budget.taken_bytes == len(BODY)
+    (made / "large").write_bytes(BODY)
+    inode = (made / "large").stat().st_ino
+    upload = handed_over(node, made, SECOND)
+    assert [path.stat().st_ino for path in node.memory.rglob("large")] == [inode]
+    assert node.publish(upload, SECOND) == {"large": BODY}
+    assert node.budget.taken_bytes == len(BODY)  # its seal lies beside it while it is confirmed
+
+
+def test_what_finds_no_room_in_memory_is_made_on_the_disk(make: Callable[..., Node]) -> None:
+    node = make(limit_bytes=2 * len(BODY))
+    made = [node.staging.make_directory(len(BODY)) for _ in range(3)]
+    assert [path is not None and path.is_relative_to(node.memory) for path in made] == [
+        True, True, False,
+    ]  # fmt: skip
+    for path in made:
+        assert path is not None
+        remove_made(path)
+    assert node.budget.taken_bytes == 0
+
+
+def test_what_is_made_in_memory_and_is_one_too_many_goes_to_the_disk(
+    make: Callable[..., Node], home: Shaky
+) -> None:
+    home.is_up = False
+    node = make(most_count=1)
+    uploads = []
+    for name in (FIRST, SECOND):
+        made = node.staging.make_directory(len(BODY))
+        assert made is not None and made.is_relative_to(node.memory)
+        (made / "large").write_bytes(BODY)
+        uploads.append(handed_over(node, made, name))
+    assert [node.where(upload) for upload in uploads] == ["memory", "disk"]
+    assert node.budget.taken_bytes == len(BODY)
+
+
+def test_what_a_killed_process_was_making_in_memory_goes(make: Callable[..., Node]) -> None:
+    node = make()
+    made = node.staging.make_directory(len(BODY))
+    assert made is not None
+    dead = made.parent.with_name(made.parent.name.replace(f"-{os.getpid()}-", "-4194000-"))
+    made.parent.rename(dead)
+    node.agent.wake()
+    assert not dead.exists()

@@ -1,0 +1,92 @@
+"""Brings an experiment's state back to the driver's node, from copies that other nodes have."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tune_sync.agents.home_agent import NAMESPACE
+from tune_sync.agents.names import names_of
+from tune_sync.behind.left_behind import find, staging_root
+from tune_sync.behind.state_copy import STATE_DIR, put_state, read_copy
+from tune_sync.spec import Spec
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+# A node that does not answer has nothing to offer.
+ANSWER_TIMEOUT_S = 60.0
+
+Copy = tuple[float, dict[str, bytes]]
+
+
+def refill(spec: Spec) -> bool:
+    """Put back the newest state that any node has a copy of; whether there was one.
+
+    The checkpoints follow when the experiment is restored: see `left_behind`. The agents of the
+    dead run are ended first, as they would clean up behind it.
+
+    Args:
+        spec: Of the run that is to be resumed. Nothing is where it was.
+    """
+    copies = _offered(spec)
+    renewed_s, files = max(copies, default=(0.0, {}), key=lambda copy: copy[0])
+    if not files:
+        return False
+    _end_agents(spec.where)
+    # The state goes last: what has none is not taken for an experiment.
+    for name in sorted(files, key=lambda name: name.startswith("experiment_state-")):
+        put_state(Path(spec.where), name, files[name])
+    logger.warning(
+        "%s was empty; its state of %.0f s ago was brought back from another node, and trials go "
+        "on from their newest checkpoints that nodes have", spec.where, time.time() - renewed_s,
+    )  # fmt: skip
+    return True
+
+
+def _offered(spec: Spec) -> list[Copy]:
+    offers = [
+        ray.remote(num_cpus=0, max_retries=0)(offer_here)
+        .options(scheduling_strategy=NodeAffinitySchedulingStrategy(found["NodeID"], soft=False))
+        .remote(spec.where, spec.options.staging_dir)
+        for found in ray.nodes()
+        if found["Alive"]
+    ]
+    done, _ = ray.wait(offers, num_returns=len(offers), timeout=ANSWER_TIMEOUT_S)
+    copies: list[Copy] = []
+    for offer in done:
+        try:
+            copies.append(ray.get(offer))
+        except RayError as error:
+            logger.warning("a node cannot tell what it has of %s: %s", spec.where, error)
+    return copies
+
+
+def offer_here(where: str, staging_dir: str) -> Copy:
+    """The newest copy of an experiment's state on this node; with no files if there is none.
+
+    What another user has put there does not count: Ray unpickles what it restores from.
+    """
+    found = [left.root for left in find(staging_root(staging_dir)) if left.where == where]
+    own = [root for root in found if (root / STATE_DIR).is_dir() and _is_own(root / STATE_DIR)]
+    return max(map(read_copy, own), default=(0.0, {}), key=lambda copy: copy[0])
+
+
+def _is_own(directory: Path) -> bool:
+    found = directory.stat()
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _end_agents(where: str) -> None:
+    for found in ray.util.list_named_actors(all_namespaces=True):
+        if found["namespace"] == NAMESPACE and str(found["name"]).startswith(names_of(where)):
+            with suppress(ValueError, RayError):
+                agent = ray.get_actor(str(found["name"]), namespace=NAMESPACE)
+                ray.kill(agent, no_restart=True)

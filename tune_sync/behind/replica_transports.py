@@ -1,0 +1,44 @@
+"""Which transports may carry replicas of a run, and what this node lacks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tune_sync.behind.replica_intake import SLOT_BYTES, SLOTS_COUNT
+from tune_sync.fastpath.tls import Tls
+from tune_sync.fastpath.transport_names import AUTO, OBJECT_STORE, RDMA, TCP
+from tune_sync.fastpath.transports import RdmaTransport, TcpTransport, Transport
+from tune_sync.fastpath.verbs.checks import Wish
+from tune_sync.spec import Options
+
+# What a node that takes replicas pins.
+WISH = Wish(lock_bytes=SLOTS_COUNT * SLOT_BYTES)
+
+
+def names_of(options: Options) -> tuple[str, ...]:
+    """Transports that a run may take, the best first; without the object store."""
+    if options.transport == OBJECT_STORE:
+        return ()
+    if options.transport == TCP or (options.transport == AUTO and options.tls):
+        return (TCP,)  # RDMA goes past TLS: only who names it gets it
+    is_alone = options.transport_required and options.transport == RDMA
+    return (RDMA,) if is_alone else (RDMA, TCP)
+
+
+def transports_of(options: Options, token: bytes) -> Sequence[Transport]:
+    """The same, ready to use.
+
+    Raises:
+        ConfigError: A file for TLS cannot be used; names it.
+    """
+    tls = tls_of(options)
+    return [
+        RdmaTransport(token, tls=tls, wish=WISH) if name == RDMA else TcpTransport(token, tls=tls)
+        for name in names_of(options)
+    ]
+
+
+def tls_of(options: Options) -> Tls | None:
+    """The files for TLS; None without."""
+    return Tls(*map(Path, options.tls)) if options.tls else None

@@ -1,0 +1,55 @@
+"""Says how far the sending of a run is: in the log, and to whoever asks its agents."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from tune_sync.behind.nodes import Nodes
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+# While training goes on it is said so often, and so often to whoever waits for the end.
+SAY_MEANWHILE_S = 30.0
+SAY_S = 5.0
+
+# How far it is, and whether that is worth telling.
+Progress = Callable[[], tuple[str, bool]]
+
+
+class Telling:
+    """One run's.
+
+    Args:
+        where: The experiment, for messages.
+        nodes: Hears what was lost.
+        say_every_s: Seconds between two lines while training goes on.
+    """
+
+    def __init__(self, where: str, nodes: Nodes, say_every_s: float = SAY_MEANWHILE_S) -> None:
+        self._where = where
+        self._nodes = nodes
+        self._say_every_s = say_every_s
+        self._said_s = time.monotonic()
+        self._told: dict[str, str] = {}
+
+    def meanwhile(self, progress: Progress, lost: Callable[[], dict[str, str]]) -> None:
+        """Say it if there is anything to say; tell what was lost. Called again and again."""
+        self._say(self._say_every_s, progress, always=False)
+        found = lost()
+        if found != self._told:
+            self._nodes.tell_lost(found)
+            self._told = found
+
+    def at_the_end(self, progress: Progress) -> None:
+        """Say it to whoever waits. Called again and again."""
+        self._say(SAY_S, progress, always=True)
+
+    def _say(self, every_s: float, progress: Progress, *, always: bool) -> None:
+        if time.monotonic() - self._said_s < every_s:
+            return
+        words, is_worth_telling = progress()
+        if always or is_worth_telling:
+            self._said_s = time.monotonic()
+            logger.info("%s: %s", self._where, words)

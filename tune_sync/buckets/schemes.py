@@ -1,0 +1,38 @@
+"""Which URLs there are libraries for, whether installed or not."""
+
+from __future__ import annotations
+
+from tune_sync.errors import ConfigError
+
+# Of fsspec's, what only reads.
+_READ_ONLY = ("http", "https")
+_TESTED = {
+    "s3": "obstore",
+    "gs": "obstore",
+    "abfs": "obstore adlfs",
+    "root": "fsspec-xrootd",
+}
+
+
+def package_of(scheme: str) -> str:
+    """What to install for URLs of a scheme that is tested here; "" for others."""
+    return _TESTED.get(scheme, "")
+
+
+def check_scheme(scheme: str) -> None:
+    """Raise ConfigError for a scheme that nothing can be written to, or that nobody knows."""
+    import fsspec  # not at the top: most runs need none of it
+
+    if scheme in _READ_ONLY:
+        raise ConfigError(
+            f"{scheme}:// is only read from; where that is the address of an S3-like store, give "
+            'upload_dir="s3://bucket/path" and storage_options={"endpoint_url": "'
+            f'{scheme}://..."}}; {_known()}'
+        )
+    if scheme not in {*_TESTED, *fsspec.available_protocols(), *fsspec.registry}:
+        raise ConfigError(f"{scheme}:// is unknown, to fsspec as well; {_known()}")
+
+
+def _known() -> str:
+    packages = ", ".join(f"{scheme}:// (pip install {of})" for scheme, of in _TESTED.items())
+    return f"these work: {packages}, other libraries of fsspec, and a path that all nodes see"

@@ -1,0 +1,46 @@
+"""`tune-sync doctor`: what of RDMA works on this host, and how to get the rest."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tune_sync.commands.numbers import count, size_bytes
+from tune_sync.fastpath.verbs.checks import LEAST_LOCKED_BYTES, Wish, checks
+from tune_sync.fastpath.verbs.places import DEV, SYS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what it takes."""
+    add = parser.add_argument
+    add("--device", help="name of a device, as ibv_devices lists it (what fits best)")
+    add("--port", type=count, help="its port, from 1 (what fits best)")
+    add("--gid-index", type=int, help="index of the port's address (what fits best)")
+    add(
+        "--lock", type=size_bytes, default=LEAST_LOCKED_BYTES, metavar="SIZE",
+        help="memory that will be pinned, such as two checkpoints (64MiB)",
+    )  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print each check; the last one says what is missing. 0: nothing is."""
+    wish = Wish(arguments.device, arguments.port, arguments.gid_index, arguments.lock)
+    return 0 if tell(wish) else 1
+
+
+def tell(wish: Wish, sys: Path = SYS, dev: Path = DEV) -> bool:
+    """Print each check, and return whether all are good.
+
+    Args:
+        wish: What has to be used.
+        sys: Where the kernel describes devices.
+        dev: Where programs get at them.
+    """
+    is_good = True
+    for check in checks(wish, sys, dev):
+        is_good = check.is_good
+        print(f"{'ok     ' if is_good else 'MISSING'} {check.name}: {check.found}", flush=True)
+        if check.remedy:
+            print(f"        to do: {check.remedy}")
+    print("RDMA can be used here" if is_good else "RDMA cannot be used here")
+    return is_good

@@ -1,0 +1,43 @@
+"""The end of a run: what is left is published, and its directory is given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tune_sync.errors import LeaseLostError, NotStoredError
+from tune_sync.filesystem import SyncHandler
+from tune_sync.run import Run
+
+
+def end_run(
+    handler: SyncHandler, run: Run, keep_saves: Callable[[], None], between: Callable[[], None]
+) -> None:
+    """Publish what is left, and give the directory back.
+
+    Args:
+        handler: The run's.
+        run: It has not been closed.
+        keep_saves: Publishes saves that Ray has dropped.
+        between: Called again and again while this waits for other nodes.
+
+    Raises:
+        NotStoredError: Something accepted is not stored; Ray's fit() raises it.
+        LeaseLostError: Another run took over; the directory is not ours to complete.
+    """
+    timeout_s = handler.spec.options.timeout_s
+    try:
+        run.check_lease()
+        keep_saves()
+        run.retire_unused()
+        handler.files.flush(timeout_s)
+        run.flush(timeout_s, between)
+        handler.files.check(run.home, handler.connector.unstored(handler.spec))
+    except LeaseLostError:
+        raise
+    except Exception as error:
+        raise NotStoredError(
+            f"the run ended, but not all is stored in {run.where}: {error}; what is stored: "
+            f'tune.Tuner.restore("{run.where}", trainable=...).get_results()'
+        ) from error
+    finally:
+        run.close()

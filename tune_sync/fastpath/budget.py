@@ -1,0 +1,126 @@
+"""How much of a node's shared memory is taken, by all runs of one user, and may still be.
+
+Each attempt says what it takes by the length of an empty file beside its bytes. So what is removed
+no longer counts, whoever removed it, and nothing has to be put right after a crash.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from tune_sync.errors import StoreDeniedError, StoreFullError
+from tune_sync.fastpath.folder import folder_of, locked
+from tune_sync.fastpath.pages import memory_available_bytes, room_bytes
+from tune_sync.fastpath.sizing import SPARE
+
+TAKES = "takes"
+
+
+class Budget:
+    """Methods may be called from any thread and process of the node.
+
+    Args:
+        root: Shared memory.
+        limit_bytes: Most that may be taken. 0: half of what is free, and of what is taken.
+    """
+
+    def __init__(self, root: Path, limit_bytes: int = 0) -> None:
+        self.folder = folder_of(root)
+        self._limit_bytes = limit_bytes
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """The directory is there, and stays for who puts something into it meanwhile.
+
+        Raises:
+            StoreDeniedError: There is no shared memory that is private to this user.
+        """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.folder))
+            except OSError as error:
+                raise StoreDeniedError(
+                    error.errno or errno.EACCES, f"no shared memory in {self.folder}: {error}"
+                ) from error
+            yield
+
+    def take(self, attempt: Path, more_bytes: int) -> None:
+        """Let an attempt take more; all of it, or nothing.
+
+        Args:
+            attempt: Its directory, which is there.
+            more_bytes: How much.
+
+        Raises:
+            StoreFullError: There is not so much left; names the sizes.
+        """
+        with locked(self.folder):
+            self._check(more_bytes)
+            _grow(attempt, more_bytes)
+
+    def move(self, source: Path, target: Path, size_bytes: int) -> None:
+        """One directory takes so much less, and another so much more: its files moved there."""
+        with locked(self.folder):
+            for attempt, more_bytes in ((source, -size_bytes), (target, size_bytes)):
+                _grow(attempt, more_bytes)
+
+    def has(self, more_bytes: int) -> bool:
+        """Whether so much is left."""
+        try:
+            self._check(more_bytes)
+        except StoreFullError:
+            return False
+        return True
+
+    @property
+    def taken_bytes(self) -> int:
+        """By all attempts, and by slots of processes."""
+        return sum(_sizes(self.folder))
+
+    def _check(self, more_bytes: int) -> None:
+        taken_bytes = self.taken_bytes
+        free_bytes, total_bytes = room_bytes(self.folder)
+        limit_bytes = self._limit_bytes or _half(free_bytes, taken_bytes)
+        over_limit = taken_bytes + more_bytes > limit_bytes
+        if not over_limit and free_bytes - more_bytes >= total_bytes * SPARE:
+            return
+        raise StoreFullError(
+            errno.ENOSPC,
+            f"{more_bytes} bytes more pass "
+            + (f"the memory limit of {limit_bytes} bytes" if over_limit else "what is free")
+            + f" (checkpoints take {taken_bytes}, {free_bytes} of {total_bytes} are free in "
+            f"{self.folder.parent}, {SPARE:.0%} stay free)",
+        )
+
+
+def _grow(attempt: Path, more_bytes: int) -> None:
+    descriptor = os.open(attempt / TAKES, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(descriptor, max(0, os.fstat(descriptor).st_size + more_bytes))
+    finally:
+        os.close(descriptor)
+
+
+def _half(free_bytes: int, taken_bytes: int) -> int:
+    available_bytes = memory_available_bytes()
+    if available_bytes >= 0:
+        free_bytes = min(free_bytes, available_bytes)
+    return (free_bytes + taken_bytes) // 2
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    """What each attempt takes, and each file that is of none."""
+    entries: list[os.DirEntry[str]] = []
+    with suppress(FileNotFoundError):  # it is being removed
+        entries = list(os.scandir(folder))
+    takes = [entry for entry in entries if entry.name == TAKES]
+    for entry in takes or entries:  # what is beside it is what it counts
+        with suppress(FileNotFoundError):
+            if entry.is_dir(follow_symlinks=False):
+                yield from _sizes(Path(entry))
+            else:
+                yield entry.stat(follow_symlinks=False).st_size

@@ -1,0 +1,115 @@
+"""The side of RDMA that writes and reads the memory of another host."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from tune_sync.errors import TuneSyncError
+from tune_sync.fastpath.transports import wire
+from tune_sync.fastpath.transports.lanes import Block, Lane, Lanes
+from tune_sync.fastpath.transports.stream import Stream
+from tune_sync.fastpath.transports.transport import Limits, Memory, Region
+from tune_sync.fastpath.verbs.device import Device, address_of
+from tune_sync.fastpath.verbs.endpoint import Endpoint, Window
+from tune_sync.fastpath.verbs.queue_pair import Move, QueuePair
+
+
+class RdmaRegion(Region):
+    """Memory of this process, pinned."""
+
+    def __init__(self, memory: Memory, device: Device) -> None:
+        super().__init__(memory)
+        try:
+            self.registered = device.register(self.view, remote=False)
+        except BaseException:
+            super().close()
+            raise
+
+    def close(self) -> None:
+        self.registered.close()
+        super().close()
+
+
+class RdmaLane(Lane):
+    """A queue pair, and the TCP connection on which each of its blocks is asked for and told done.
+
+    Args:
+        lanes: Where its blocks come from.
+        connect: Opens the TCP connection.
+        on_lost: Told why it ended, if it was not cut here.
+        device: What moves the bytes.
+        limits: How long to wait.
+    """
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        connect: Callable[[], Stream],
+        on_lost: Callable[[Exception], None],
+        device: Device,
+        limits: Limits,
+    ) -> None:
+        super().__init__(lanes, lambda: self._paired(connect()), on_lost)
+        self._device = device
+        self._stall_timeout_s = limits.stall_timeout_s
+        self._pair: QueuePair | None = None
+
+    def _paired(self, stream: Stream) -> Stream:
+        pair = QueuePair(self._device)
+        with contextlib.ExitStack() as undo:
+            undo.callback(stream.close)
+            undo.callback(pair.close)
+            pair.connect(Endpoint.parsed(wire.receive_frame(stream)))
+            _ask(stream, pair.endpoint.fields())
+            undo.pop_all()
+        self._pair = pair
+        return stream
+
+    def _send(self, stream: Stream, block: Block) -> None:
+        wire.send_frame(stream, {
+            "do": block.do, "handle": block.handle.hex(),
+            "offset_bytes": block.offset_bytes, "length_bytes": block.length_bytes,
+        })  # fmt: skip
+
+    def _finish(self, stream: Stream, block: Block) -> Exception | None:
+        lent = wire.receive_frame(stream)
+        if (refusal := wire.raised(lent)) is not None:
+            return refusal
+        is_write = block.do == wire.WRITE
+        digest = self._moved(stream, block, Window.parsed(lent))
+        try:
+            told = _ask(stream, {"digest": digest.hex() if is_write else ""})
+        except TuneSyncError as error:
+            if isinstance(error, ConnectionError | TimeoutError):
+                raise
+            return error
+        is_right = is_write or digest.hex() == told.get("digest")
+        return None if is_right else wire.damaged("read")
+
+    def _moved(self, stream: Stream, block: Block, window: Window) -> bytes:
+        """Move a block; returns its digest."""
+        assert self._pair is not None and isinstance(block.region, RdmaRegion)
+        local, is_write = block.region.registered, block.do == wire.WRITE
+        here_bytes = address_of(block.view) - local.address
+        move = Move(local, here_bytes, window, 0, block.length_bytes, is_write)
+        self._pair.start(move)
+        self._pair.push()
+        digest = wire.digest_of(block.view) if is_write else b""  # while the card reads it, too
+        self._pair.wait(move, self._stall_timeout_s, lambda: not self.is_cut, stream.fileno())
+        return digest or wire.digest_of(block.view)
+
+    def _close(self, stream: Stream) -> None:
+        pair, self._pair = self._pair, None
+        if pair is not None:
+            pair.close()
+        super()._close(stream)
+
+
+def _ask(stream: Stream, fields: dict[str, Any]) -> dict[str, Any]:
+    wire.send_frame(stream, fields)
+    answer = wire.receive_frame(stream)
+    if (refusal := wire.raised(answer)) is not None:
+        raise refusal
+    return answer

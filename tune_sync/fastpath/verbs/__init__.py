@@ -1,0 +1,1 @@
+"""One-sided writes and reads between hosts, over RDMA devices. Needs no Ray."""

@@ -1,0 +1,277 @@
+"""Whether this host can use RDMA, step by step. Each step says what to do if it fails."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tune_sync.errors import ConfigError, TransportMissingError, TuneSyncError
+from tune_sync.fastpath.verbs import library
+from tune_sync.fastpath.verbs.device import Device, Place
+from tune_sync.fastpath.verbs.places import DEV, INFINIBAND, SYS, Gid, Port, ports
+from tune_sync.fastpath.verbs.queue_pair import Move, QueuePair
+
+LOOP_BYTES = 4096
+LOOP_TIMEOUT_S = 10.0
+# Below this the library itself may not work; a checkpoint needs its size.
+LEAST_LOCKED_BYTES = 64 << 20
+_CAP_IPC_LOCK = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user wants to be used. None: what fits best.
+
+    Attributes:
+        device: Name, as `ibv_devices` lists it.
+        port: From 1.
+        gid_index: In the port's table.
+        lock_bytes: Memory that will be pinned.
+    """
+
+    device: str | None = None
+    port: int | None = None
+    gid_index: int | None = None
+    lock_bytes: int = LEAST_LOCKED_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One step.
+
+    Attributes:
+        name: What was looked at.
+        found: What there is.
+        remedy: How to get it right; "" if it is.
+    """
+
+    name: str
+    found: str
+    remedy: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the next step makes sense."""
+        return not self.remedy
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.found}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+def checks(wish: Wish = Wish(), sys: Path = SYS, dev: Path = DEV) -> Iterator[Check]:
+    """All steps in order, up to the first that fails.
+
+    Args:
+        wish: What has to be used.
+        sys: Where the kernel describes devices.
+        dev: Where programs get at them.
+    """
+    found = ports(sys, dev)
+    steps: Sequence[Callable[[], Check]] = (
+        lambda: _devices(found, wish),
+        lambda: _control(found, wish),
+        lambda: _link(found, wish),
+        lambda: _address(found, wish),
+        _extra,
+        lambda: _provider(_place(found, wish)),
+        lambda: _lockable(wish),
+        lambda: _loop(_place(found, wish)),
+    )
+    for step in steps:
+        done = step()
+        yield done
+        if not done.is_good:
+            return
+
+
+def missing(wish: Wish = Wish(), sys: Path = SYS, dev: Path = DEV) -> str:
+    """The first step that fails; "" if RDMA can be used. Arguments as for `checks`."""
+    return next((str(check) for check in checks(wish, sys, dev) if not check.is_good), "")
+
+
+def find_place(wish: Wish = Wish(), sys: Path = SYS, dev: Path = DEV) -> Place:
+    """The port and the address that fit `wish` best.
+
+    Raises:
+        TransportMissingError: There is none.
+    """
+    found = ports(sys, dev)
+    for step in (_devices, _control, _link, _address):
+        done = step(found, wish)
+        if not done.is_good:
+            raise TransportMissingError(f"RDMA cannot be used here: {done}")
+    return _place(found, wish)
+
+
+def _wanted(found: Sequence[Port], wish: Wish) -> list[Port]:
+    return [
+        port
+        for port in found
+        if wish.device in (None, port.device) and wish.port in (None, port.number)
+    ]
+
+
+def _devices(found: Sequence[Port], wish: Wish) -> Check:
+    names = ", ".join(dict.fromkeys(str(port) for port in found))
+    if not found:
+        return Check("device", "the kernel knows none", (
+            "this host has no RDMA card, or its driver is not loaded; in a container or a virtual "
+            "machine the host has to pass it on"
+        ))  # fmt: skip
+    if not _wanted(found, wish):
+        asked = wish.device or "any device"
+        asked += f" port {wish.port}" if wish.port is not None else ""
+        return Check("device", f"{asked} is not there", f"name one of: {names}")
+    return Check("device", names)
+
+
+def _control(found: Sequence[Port], wish: Wish) -> Check:
+    wanted = _wanted(found, wish)
+    usable = _permitted(wanted)
+    if usable:
+        return Check("permission", f"{usable[0].control} can be used")
+    files = [port.control for port in wanted if port.control is not None]
+    if not files:
+        return Check("permission", "no uverbs device", "load the kernel module ib_uverbs")
+    if not any(path.exists() for path in files):
+        return Check("permission", f"{files[0]} is not there", (
+            "load the kernel module ib_uverbs; for a container: --device=/dev/infiniband"
+        ))  # fmt: skip
+    return Check(
+        "permission",
+        f"{files[0]} may not be read and written",
+        "let this user do so (udev, group)",
+    )
+
+
+def _link(found: Sequence[Port], wish: Wish) -> Check:
+    usable = _permitted(_wanted(found, wish))
+    active = [port for port in usable if port.is_active]
+    if not active:
+        states = ", ".join(f"{port} is {port.state}" for port in usable)
+        return Check("link", states, (
+            "plug the cable in, set the network interface up (ip link set ... up), or start the "
+            "subnet manager of InfiniBand"
+        ))  # fmt: skip
+    return Check("link", ", ".join(f"{port} is active, {port.link_layer}" for port in active))
+
+
+def _address(found: Sequence[Port], wish: Wish) -> Check:
+    active = [port for port in _permitted(_wanted(found, wish)) if port.is_active]
+    if _places(active, wish):
+        port, gid = _place(found, wish).port, _place(found, wish).gid
+        return Check("address", f"{port}, index {gid.index}: {gid.address} ({gid.kind})")
+    known = "; ".join(
+        f"{port}: " + (", ".join(f"{g.index} {g.address} {g.kind}" for g in port.gids) or "none")
+        for port in active
+    )
+    if wish.gid_index is not None:
+        return Check("address", f"no index {wish.gid_index} that fits ({known})", "name another")
+    return Check("address", f"none for RoCE v2 ({known})", (
+        "give the network interface of the device an IP address (ip addr add ...)"
+    ))  # fmt: skip
+
+
+def _extra() -> Check:
+    if not library.is_installed():
+        return Check("extra", f"the Python package {library.NAME} is not there", library.INSTALL)
+    return Check("extra", f"{library.NAME} is installed")
+
+
+def _provider(place: Place) -> Check:
+    try:
+        names = library.device_names()
+    except TransportMissingError as error:
+        return Check("provider", str(error), library.SYSTEM_LIBRARY)
+    if place.port.device not in names:
+        listed = ", ".join(names) or "none"
+        return Check("provider", f"the system's library knows {listed}, not {place.port.device}", (
+            library.SYSTEM_LIBRARY
+        ))  # fmt: skip
+    return Check("provider", f"libibverbs knows {place.port.device}")
+
+
+def _lockable(wish: Wish) -> Check:
+    limit, most = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if limit == resource.RLIM_INFINITY or may_lock_all():
+        return Check("lockable memory", "no limit")
+    if limit >= wish.lock_bytes:
+        return Check("lockable memory", f"{limit} bytes")
+    above = "any" if most == resource.RLIM_INFINITY else str(most)
+    return Check("lockable memory", f"{limit} bytes, of {wish.lock_bytes} that are needed", (
+        f"ulimit -l unlimited (this user may raise it to {above}), LimitMEMLOCK=infinity in a "
+        "systemd unit, --ulimit memlock=-1 for a container"
+    ))  # fmt: skip
+
+
+def _loop(place: Place) -> Check:
+    try:
+        write_to_itself(place)
+    except (TuneSyncError, OSError) as error:
+        return Check("write to itself", str(error), "see the kernel's log (dmesg) for the device")
+    return Check("write to itself", f"{LOOP_BYTES} bytes arrived")
+
+
+def write_to_itself(place: Place) -> None:
+    """Write memory to other memory of this process, through the device.
+
+    Raises:
+        StoreError: It does not work.
+        TransportMissingError: The device cannot be opened.
+    """
+    device = Device(place)
+    source, target = bytearray(os.urandom(LOOP_BYTES)), bytearray(LOOP_BYTES)
+    here = device.register(source, remote=False)
+    there = device.register(target, remote=True)
+    sender, receiver = QueuePair(device), QueuePair(device, is_target=True)
+    try:
+        sender.connect(receiver.endpoint)
+        receiver.connect(sender.endpoint)
+        window = there.window(0, LOOP_BYTES)
+        sender.wait(sender.start(Move(here, 0, window, 0, LOOP_BYTES, True)), LOOP_TIMEOUT_S)
+        if source != target:
+            raise TransportMissingError("what arrived is not what was written")
+    finally:
+        for part in (sender, receiver, here, there, device):
+            part.close()
+
+
+def may_lock_all() -> bool:
+    """Whether limits of locked memory are none for this process."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1)
+    return False
+
+
+def _permitted(found: Sequence[Port]) -> list[Port]:
+    return [
+        port
+        for port in found
+        if port.control is not None and os.access(port.control, os.R_OK | os.W_OK)
+    ]
+
+
+def _places(active: Sequence[Port], wish: Wish) -> list[Place]:
+    def fits(gid: Gid) -> bool:
+        return wish.gid_index in (None, gid.index)
+
+    found = [Place(p, gid) for p in active for gid in p.usable_gids if fits(gid)]
+    return sorted(found, key=lambda place: place.port.link_layer != INFINIBAND and place.gid.rank)
+
+
+def _place(found: Sequence[Port], wish: Wish) -> Place:
+    active = [port for port in _permitted(_wanted(found, wish)) if port.is_active]
+    return _places(active, wish)[0]
+
+
+def checked_wish(wish: Wish) -> Wish:
+    """The same. Raises ConfigError for a number that cannot be."""
+    if (wish.port is not None and wish.port < 1) or (wish.gid_index or 0) < 0:
+        raise ConfigError(
+            f"{wish} cannot be; ports are counted from 1, indices of addresses from 0"
+        )
+    return wish

@@ -1,0 +1,72 @@
+"""What recovery does about published checkpoints: late writers' objects go, and orphaned manifests.
+
+A manifest that cannot be read may still be put right, as what it lists is there. So nothing of its
+checkpoint is touched, and its staging stays, which tells the next recovery to look again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from tune_sync import layout
+from tune_sync.errors import DamagedError
+from tune_sync.homes.bucket.records import READS_COUNT, BucketRecords
+from tune_sync.manifest import Manifest
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+
+def sweep_published(records: BucketRecords, checkpoint: str, staged: Sequence[str]) -> None:
+    """Remove what late writers left beside a published checkpoint, then `staged`: its staging."""
+    try:
+        manifest = records.manifest(checkpoint)
+    except DamagedError as error:
+        _tell_damaged(checkpoint, error)
+        return
+    if manifest is not None:
+        named = {f"{checkpoint}/{file.path}" for file in manifest.files}
+        found = records.bucket.list(checkpoint)
+        records.bucket.delete([o.key for o in found if o.key not in named])
+    records.bucket.delete(staged)
+
+
+def drop_orphaned_manifests(records: BucketRecords, fence: Callable[[], None]) -> tuple[str, ...]:
+    """Forget checkpoints that someone removed by hand, so that their names can be used.
+
+    Args:
+        records: Of the experiment.
+        fence: Raises if this run may no longer write.
+    """
+    gone = []
+    for manifest in _orphaned(records):
+        if manifest.files:  # else there is nothing to be there
+            fence()
+            records.bucket.delete([layout.manifest_key(manifest.checkpoint)])
+            gone.append(manifest.checkpoint)
+    return tuple(gone)
+
+
+def _orphaned(records: BucketRecords) -> Iterator[Manifest]:
+    """Manifests of checkpoints of which no object is there."""
+    recorded = records.recorded()
+    trials = {layout.parent(key) for key in recorded}
+    with ThreadPoolExecutor(READS_COUNT) as pool:
+        there = {d for _, found in pool.map(records.bucket.list_dir, trials) for d in found}
+    for checkpoint in (key for key in recorded if key not in there):
+        try:
+            manifest = records.manifest(checkpoint)
+        except DamagedError as error:
+            _tell_damaged(checkpoint, error)
+            continue
+        if manifest is not None:
+            yield manifest
+
+
+def _tell_damaged(checkpoint: str, error: DamagedError) -> None:
+    logger.warning(
+        "%s; %s does not count until a whole copy of that file is put back. If it is not wanted "
+        "any more, remove that file",
+        error, checkpoint,
+    )  # fmt: skip

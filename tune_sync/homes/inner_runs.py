@@ -1,0 +1,80 @@
+"""Trainers inside of trials: what a crash of theirs left goes when that of their experiment does.
+
+Such a trainer (`inner_run_config`) writes below its trial's directory, and has staging and
+manifests of its own there, but neither a lease nor a driver of ours. So the experiment notes where
+there are any, and whoever takes the experiment's lease after a crash, when all its trials are over,
+recovers them too. The notes go with that: a trainer that begins again is noted again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+
+import xxhash
+
+from tune_sync import layout
+from tune_sync.errors import DamagedError, LeaseLostError, PathRefusedError, TuneSyncError
+from tune_sync.homes.home import Home
+from tune_sync.homes.recorded import Recovery
+from tune_sync.homes.sites import DriverHome, Site
+from tune_sync.manifest import FORMAT_VERSION
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+
+def note_inner(home: Home, directory: str) -> None:
+    """Note that a trainer is about to write into a directory; durable on return.
+
+    Args:
+        home: That of the experiment.
+        directory: Its key there: `<trial>/<name>`.
+    """
+    incoming = home.begin_file()
+    body = json.dumps({"format_version": FORMAT_VERSION, "directory": directory}).encode()
+    home.write(incoming, 0, body)
+    home.flush(incoming)
+    name = xxhash.xxh3_128_hexdigest(directory.encode())
+    home.commit_file(incoming, f"{layout.INNER_DIR}/{name}.json", durable=True)
+
+
+def recover_inner(
+    site: Site, home: DriverHome, fence: Callable[[], None] = lambda: None, *,
+    strict: bool = False, waits: bool = False,
+) -> Recovery:  # fmt: skip
+    """`Committer.recover` for all that are noted; what it did there, by keys of the experiment.
+
+    One that cannot be recovered is told, keeps its note, and is tried again the next time.
+
+    Args:
+        site: The experiment.
+        home: That of its run.
+        fence: Raises LeaseLostError if this run may no longer write.
+        strict: See `Committer.recover`.
+        waits: See `Committer.recover`.
+    """
+    total = Recovery((), ())
+    for note in home.store.list(layout.INNER_DIR):
+        fence()
+        try:
+            directory = _directory(home.store.read(note.key), note.key)
+            committer = site.inside(directory).home("", 0).committer
+            total += committer.recover(strict=strict, waits=waits).below(directory)
+            if not waits:
+                home.remove(note.key)
+        except LeaseLostError:
+            raise
+        except (TuneSyncError, OSError) as error:
+            logger.warning("%s: what a trainer left is not tidied: %s", site.where, error)
+    return total
+
+
+def _directory(note: bytes, where: str) -> str:
+    try:
+        directory = layout.check_key(str(json.loads(note)["directory"]))
+    except (ValueError, KeyError, TypeError, PathRefusedError) as error:
+        raise DamagedError(f"{where} is not readable ({error!r}); remove it") from error
+    if directory.count("/") != 1 or layout.INTERNAL_DIR in directory.split("/"):
+        raise DamagedError(f"{where} names {directory!r}, where no trainer writes; remove it")
+    return directory

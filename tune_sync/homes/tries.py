@@ -1,0 +1,89 @@
+"""Which parts in staging are a whole checkpoint. Pure.
+
+While the driver lives: all that was reported. When it is dead: what surely is one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from tune_sync import layout
+from tune_sync.errors import NotWholeError
+from tune_sync.manifest import Seal
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+Try = tuple[Seal, ...]
+
+
+def whole_tries(seals: Collection[Seal]) -> list[Try]:
+    """All sets of parts that each surely are the whole checkpoint, the latest first.
+
+    One writer's part may say so itself. Of several ranks, only the driver knew which had reported,
+    and of which try: where it had told a node, the parts that are sent from there name all.
+    """
+    named = {seal.name: seal for seal in seals}
+    found: list[Try] = [(seal,) for seal in seals if seal.is_all]
+    for parts in {frozenset(seal.parts) for seal in seals if seal.parts}:
+        if parts <= named.keys():
+            found.append(tuple(sorted((named[name] for name in parts), key=lambda s: s.rank)))
+    return sorted(found, key=lambda one: -max(seal.sealed_s for seal in one))
+
+
+def check_reported(checkpoint: str, reported: Collection[str], there: Collection[str]) -> None:
+    """Raise unless all parts that were reported are there: less is never published.
+
+    Args:
+        checkpoint: For the message.
+        reported: Attempts, as the driver knows them: of each rank the last, and none of a try that
+            was given up.
+        there: Attempts whose seals are there.
+
+    Raises:
+        NotWholeError: It names what is missing.
+    """
+    missing = sorted(set(reported).difference(there))
+    if missing:
+        names = ", ".join(layout.seal_key(checkpoint, attempt) for attempt in missing)
+        raise NotWholeError(
+            f"{len(missing)} of the {len(set(reported))} parts of {checkpoint} that were reported "
+            f"are not there: {names}; none of it is published, and what is there is kept: look at "
+            "how the nodes that wrote it reach the destination, then restore the run, or go on "
+            "from an older checkpoint"
+        )
+
+
+def why_not_whole(seals: Collection[Seal]) -> str:
+    """Why none of these parts of several ranks is taken; "" if there are none of that kind."""
+    several = [seal for seal in seals if seal.parts or (seal.ranks_count or 1) > 1]
+    if not several:
+        return ""
+    ranks = ", ".join(str(rank) for rank in sorted({seal.rank for seal in several}))
+    there = {seal.name for seal in seals}
+    for seal in several:
+        if seal.parts and not there.issuperset(seal.parts):
+            missing_count = len(set(seal.parts) - there)
+            return (
+                f"{missing_count} of its {len(seal.parts)} parts never arrived; ranks {ranks} did"
+            )
+    counts = max(seal.ranks_count or 1 for seal in several)
+    return (
+        f"parts of ranks {ranks} of {counts} have arrived, and its driver died before it had told "
+        "whether they are all that was reported"
+    )
+
+
+def lacks_parts(seals: Collection[Seal]) -> bool:
+    """Whether these would be a whole checkpoint if parts of other ranks came."""
+    return not whole_tries(seals) and bool(why_not_whole(seals))
+
+
+def warn_of_parts(checkpoint: str, seals: Collection[Seal]) -> None:
+    """Say that parts of several ranks are dropped, and why."""
+    why = why_not_whole(seals)
+    if why:
+        logger.warning(
+            "%s is not published: %s; its trial goes on from its newest checkpoint that is whole",
+            checkpoint, why,
+        )  # fmt: skip

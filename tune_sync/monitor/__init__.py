@@ -1,0 +1,1 @@
+"""A run seen from outside: how far it is, and whether it is alive."""
