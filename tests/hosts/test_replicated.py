@@ -195,14 +195,19 @@ def test_each_transport_brings_the_bytes_and_status_names_it(
     """TCP within TLS; what does not ask for any transport goes by TCP without."""
     name = f"by_{transport}"
     root = experiment(cluster, name)
-    trials = [{**SETTINGS, "steps": 4, "host": "w1", "pause_s": 1.5}]
+    trials = [{**SETTINGS, "steps": 4, "host": "w1", "told_at": 2}]
+    go_on = cluster.host("w1").expand("~/go_on")
+    cluster.exec("w1", ["rm", "-f", go_on])
     more = {"tls": tls.paths} if transport == "tcp" else {}
     sync = {**by(transport, required=True, **more), "max_bandwidth_bytes_per_s": None}
     with searching(cluster, name=name, sync=sync, trials=trials) as running:
         wait_for(lambda: len(reported(root)) >= 2 or running.done(), "two reports")
-        status = cluster.drive("w2", DRIVERS / "status.py", [name])
-        opened = own_ports(cluster, "head")
-        greetings = [greeting(cluster, port) for port in opened]
+        try:
+            status = cluster.drive("w2", DRIVERS / "status.py", [name])
+            opened = own_ports(cluster, "head")
+            greetings = [greeting(cluster, port) for port in opened]
+        finally:
+            cluster.exec("w1", ["touch", go_on])
     found = running.result()
     assert found["errors"] == []
     assert_sound(found)

@@ -9,6 +9,7 @@ Settings in a trial's ``config["settings"]``, all optional:
 - ``ours``: report ``tune_sync.Checkpoint`` in place of ``ray.tune.Checkpoint``.
 - ``fail_at``: raise before this step, unless it is the first after a resume.
 - ``hold_at``: go on with this step only after a resume: the host has to die.
+- ``told_at``: go on with this step only when ``~/go_on`` is there on its host.
 - ``artifact_bytes``: write ``artifact_<step>.bin`` of this size into the working directory.
 """
 
@@ -29,6 +30,7 @@ import tune_sync
 from tests.bed.tree import tree_digest
 
 RAYS_OWN = ".tune_metadata"  # Ray adds this file to what a class trainable has saved
+GO_ON = "go_on"
 WRITTEN = "written.jsonl"  # in HOME: what class trainables have saved on this host
 
 
@@ -154,6 +156,8 @@ def _fail_if_due(settings: dict[str, Any], first: int, step: int) -> None:
 def _hold_if_due(settings: dict[str, Any], first: int, step: int) -> None:
     while step == settings.get("hold_at") and not first:
         time.sleep(1.0)
+    while step == settings.get("told_at") and not (Path.home() / GO_ON).exists():
+        time.sleep(0.1)
 
 
 def _is_due(settings: dict[str, Any], step: int) -> bool:
