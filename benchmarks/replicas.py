@@ -42,6 +42,8 @@ TITLES = {
     "one": "one reader",
     "eight": "eight readers, each a copy of its own",
     "shared": "eight readers of one node, Ray's `Checkpoint.as_directory()`",
+    "brought one": "one reader, `fast_path`, `tune_sync.Checkpoint.as_directory()`",
+    "brought": "eight readers of one node, the same",
 }
 PARTS = ("blocks", "restore", "readers")
 GIB = 1 << 30

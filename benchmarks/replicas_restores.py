@@ -27,10 +27,11 @@ from tune_sync import FastPath
 from tune_sync.run_filesystem import RunFileSystem
 
 URL = f"s3://{BUCKET}/ours"
+TINY = "/srv/sources/tiny"
 STAGED = "staged"
 WRITER, OTHER = "w1", "w2"
 FROM = ("here", "here copied", "home", "s3")
-READERS = ("one", "eight", "shared")
+READERS = ("one", "eight", "shared", "brought one", "brought")
 EIGHT = 8
 # So nothing of a replicated checkpoint is stored, and it is read where it is staged.
 NO_BANDWIDTH_BYTES_PER_S = 1
@@ -87,9 +88,9 @@ def report(source: str, number: int) -> dict[str, Any]:
 
 
 def stores(config: dict[str, Any]) -> None:
-    """Store some files in the bucket."""
-    checkpoint = tune_sync.Checkpoint.from_directory(config["source"])
-    tune.report({"step": 1}, checkpoint=checkpoint)
+    """Store directories of files in the bucket, a checkpoint each."""
+    for source in config["sources"]:
+        tune.report({}, checkpoint=tune_sync.Checkpoint.from_directory(source))
 
 
 def placed(config: dict[str, Any]) -> tune.PlacementGroupFactory:
@@ -122,18 +123,21 @@ class Reads:
         self._desks: dict[str, Any] = {}
         self._replicated: dict[str, str] = {}
         self._stored: dict[str, tune.Checkpoint] = {}
+        self._brought_count = 0
 
     def answer(self, order: dict[str, Any]) -> dict[str, Any]:
         """Let a row be read once."""
         row, source = order["row"], order["source"]
         if row in ("s3", *READERS):
-            return self._read_stored(row, self._stored_of(source))
+            is_brought = row.startswith("brought")
+            found = self._to_bring(source) if is_brought else self._stored_of(source)
+            return self._read_stored(row, found)
         path, host = self._replicated_of(source), OTHER if row == "home" else WRITER
         return self._do(host, path=path, is_ours=row == "here")
 
     def _read_stored(self, row: str, checkpoint: tune.Checkpoint) -> dict[str, Any]:
-        readers = self._started()[: EIGHT if row in ("eight", "shared") else 1]
-        verb = "opened" if row in ("s3", "shared") else "copied"
+        readers = self._started()[: EIGHT if row in ("eight", "shared", "brought") else 1]
+        verb = "copied" if row in ("one", "eight") else "opened"
         if row == "shared":  # ours is copied for each process
             checkpoint = tune.Checkpoint(checkpoint.path, checkpoint.filesystem)
         start_s = time.monotonic()
@@ -144,23 +148,39 @@ class Reads:
         if not self._readers:
             remote = ray.remote(num_cpus=0, resources={OTHER: 0.1})(Reader)
             self._readers = [remote.remote() for _ in range(EIGHT)]
-            tiny = self._stored_of("/srv/sources/tiny")  # imports, first connections
+            tiny = self._stored_of(TINY)  # imports, first connections
             ray.get([reader.copied.remote(tiny) for reader in self._readers])
         return self._readers
 
     def _stored_of(self, source: str) -> tune.Checkpoint:
         if source not in self._stored:
-            sync = tune_sync.SyncConfig(upload_dir=URL, storage_options=self._options)
-            config = tune_sync.RunConfig(
-                name=f"stored-{Path(source).name}", sync_config=sync, verbose=0
-            )
-            space = {"source": source, "host": WRITER}
-            trainable = tune.with_resources(stores, placed(space))
-            (result,) = tune.Tuner(trainable, param_space=space, run_config=config).fit()
-            if result.error is not None:
-                raise AssertionError(result.error)
-            self._stored[source] = result.checkpoint
+            self._stored[source] = self._store(f"stored-{Path(source).name}", [source])
         return self._stored[source]
+
+    def _to_bring(self, source: str) -> tune.Checkpoint:
+        """One that no node has, of a run whose agent has been started where it will be read."""
+        self._brought_count += 1
+        memory = FastPath(memory_limit=MEMORY_BYTES, max_checkpoints_in_memory=9)
+        name, sources = f"brought-{self._brought_count}", [TINY, source]
+        found = self._store(name, sources, wait_for="staged", fast_path=memory)
+        tiny = tune_sync.Checkpoint(found.path[:-1] + "0", found.filesystem)
+        ray.get(self._started()[0].opened.remote(tiny))
+        return found
+
+    def _store(self, name: str, sources: list[str], **sync: Any) -> tune.Checkpoint:
+        """Have a run report them; returns the last one."""
+        config = tune_sync.RunConfig(
+            name=name, verbose=0,
+            sync_config=tune_sync.SyncConfig(
+                upload_dir=URL, storage_options=self._options, **sync
+            ),
+        )  # fmt: skip
+        space = {"sources": sources, "host": WRITER}
+        trainable = tune.with_resources(stores, placed(space))
+        (result,) = tune.Tuner(trainable, param_space=space, run_config=config).fit()
+        if result.error is not None:
+            raise AssertionError(result.error)
+        return result.checkpoint
 
     def _replicated_of(self, source: str) -> str:
         if source not in self._replicated:

@@ -25,11 +25,13 @@ from tune_sync.agents.home_agent import (
 from tune_sync.agents.known_runs import KnownRun, ask_agents
 from tune_sync.agents.meters import count_report
 from tune_sync.agents.names import keeper_of
-from tune_sync.agents.node_agent import RayStagingAgent, staging_of
+from tune_sync.agents.node_agent import staging_of
 from tune_sync.agents.node_agents import finish_earlier
 from tune_sync.agents.options_agent import ask_options, start_options
 from tune_sync.agents.remote_home import RemoteHome
 from tune_sync.agents.replicator import RayReplicator
+from tune_sync.agents.shared_reads import RayBrought
+from tune_sync.agents.staging_agent import RayStagingAgent
 from tune_sync.behind.left_behind import memory_of
 from tune_sync.behind.replicating import Replicating
 from tune_sync.behind.settling import Settling
@@ -77,14 +79,16 @@ class RayConnector:
             make_directory(root, f"staging_dir (this is node {node})")
         agent = RayStagingAgent(spec, node, root, self)
         settling = Settling(agent, options.timeout_s, options.max_consecutive_failures)
+        memory = memory_of(options, spec.owner, node)
         return StagingHome(
             destination, root, agent, node,
-            memory=memory_of(options, spec.owner, node), stays_here=is_here,
+            memory=memory, stays_here=is_here,
             checkpoint_depth=options.checkpoint_depth, timeout_s=options.timeout_s,
             settling=settling if options.wait_for == "stored" else None,
             why_lost=lambda key: why_lost(spec, key),
             replicating=self._replicating(spec, node, agent) if options.replicates else None,
             far=self._far_copies(spec, node),
+            brought=RayBrought(memory, agent.bring) if memory and not is_here else None,
         )  # fmt: skip
 
     def _far_copies(self, spec: Spec, node: str) -> RayFarCopies | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_sync import layout, storage_options
@@ -26,11 +26,13 @@ from tune_sync.agents.known_runs import KnownRun
 from tune_sync.agents.meters import NodeMeters
 from tune_sync.agents.names import agent_name, keeper_of, names_of_run, node_of
 from tune_sync.agents.options_keeper import keep_options
-from tune_sync.agents.replica_service import GROUPS, ReplicaService
+from tune_sync.agents.replica_service import GROUPS as REPLICA_GROUPS
+from tune_sync.agents.replica_service import ReplicaService
+from tune_sync.agents.shared_reads import GROUPS as READER_GROUPS
+from tune_sync.agents.shared_reads import ReadService
 from tune_sync.behind.duty import SILENT_S, Step, next_step
 from tune_sync.behind.left_behind import (
     Claim,
-    mark_as,
     memory_of,
     move_to_disk,
     staging_root,
@@ -39,7 +41,6 @@ from tune_sync.behind.left_behind import (
     sweep_old,
 )
 from tune_sync.behind.memory_home import Memory
-from tune_sync.behind.node_disk import bytes_below
 from tune_sync.behind.node_sender import NodeSender
 from tune_sync.behind.replicas import Replicas
 from tune_sync.behind.state_copy import StateCopy
@@ -56,10 +57,9 @@ logger = logging.getLogger("ray.tune_sync")
 WATCH_S = 5.0
 # A driver that has not asked for so long may have died; its lease tells.
 UNHEARD_S = 30.0
-ANSWER_TIMEOUT_S = 60.0
 
 
-class NodeAgent(ReplicaService):
+class NodeAgent(ReplicaService, ReadService):
     """See the module's text.
 
     Args:
@@ -93,10 +93,14 @@ class NodeAgent(ReplicaService):
             max_bytes_per_s=options.max_bandwidth_bytes_per_s,
         )  # fmt: skip
         replicas = Replicas(
-            self._root, memory, self._sender.free_memory, self._sender.forget,
+            self._root, memory, self.free_memory, self._sender.forget,
             self._sender.has_room, options.checkpoint_depth,
         )  # fmt: skip
         self._take_replicas(replicas, options)
+        self._take_readers(
+            spec, node_of(name), memory, self._open_home, self.free_memory,
+            lambda node: start_node_agent(spec, node, None, connector),
+        )  # fmt: skip
         threading.Thread(target=self._watch, name="tune_sync-watch", daemon=True).start()
 
     def ping(self) -> int:
@@ -118,7 +122,7 @@ class NodeAgent(ReplicaService):
 
     def free_memory(self, trial: str) -> bool:
         """See `StagingAgent.free_memory`."""
-        return self._sender.free_memory(trial)
+        return self._free_brought() or self._sender.free_memory(trial)
 
     def wake(self) -> None:
         """See `StagingAgent.wake`."""
@@ -182,6 +186,7 @@ class NodeAgent(ReplicaService):
                     claim.renew()
                 self._sweep_once()
                 self._sweep_replicas()
+                self._sweep_brought()
                 self._copy_state()
                 step = self._next_step()
             except Exception as error:  # the destination does not answer: look again later
@@ -263,75 +268,6 @@ class NodeAgent(ReplicaService):
         return bytes(home.read(layout.LEASE_KEY, 0, found.size_bytes)) if found else None
 
 
-class RayStagingAgent:
-    """See `staging_home.StagingAgent`: the agent of this node, started here, and not waited for.
-
-    Args:
-        spec: Of the run.
-        node: This Ray node.
-        root: The run's staging directory here.
-        connector: How to reach the destination.
-    """
-
-    def __init__(self, spec: Spec, node: str, root: Path, connector: Connector) -> None:
-        self._spec = spec
-        self._node = node
-        self._root = root
-        self._connector = connector
-        with suppress(OSError):  # on a full disk its agent says it, the next time
-            mark_as(root, spec.where)
-        self._handle = _launch(spec, node, root, connector)
-        self._launched_s = time.monotonic()
-        self._is_up, self._first_ping = False, self._handle.ping.remote()
-
-    def has_room(self) -> bool:
-        """See `StagingAgent.has_room`. Until the agent is up, what is on the disk tells."""
-        if not self._is_up and not self._has_started():
-            limit = limit_bytes(self._spec.options.staging_limit_bytes, self._root)
-            return bytes_below(self._root) < limit
-        return bool(self._ask("has_room"))
-
-    def _has_started(self) -> bool:
-        """Whether it answers, or ought to by now: a report need not wait for its start."""
-        answered, _ = ray.wait([self._first_ping], timeout=0)
-        self._is_up = bool(answered) or time.monotonic() - self._launched_s > START_TIMEOUT_S
-        return self._is_up
-
-    def make_room(self) -> None:
-        """See `StagingAgent.make_room`."""
-        self._ask("make_room")
-
-    def free_memory(self, trial: str) -> bool:
-        """See `StagingAgent.free_memory`."""
-        return bool(self._ask("free_memory", trial))
-
-    def wake(self) -> None:
-        """See `StagingAgent.wake`."""
-        self._handle.wake.remote()
-
-    def is_settled(self, attempt: str) -> bool:
-        """See `StagingAgent.is_settled`."""
-        return bool(self._ask("is_settled", attempt))
-
-    def why_not_stored(self, attempt: str) -> str:
-        """See `StagingAgent.why_not_stored`."""
-        return str(self._ask("why_not_stored", attempt))
-
-    def is_stored(self, attempt: str) -> bool:
-        """See `StagingAgent.is_stored`."""
-        return bool(self._ask("is_stored", attempt))
-
-    def _ask(self, verb: str, *args: object) -> Any:
-        try:
-            return ray.get(getattr(self._handle, verb).remote(*args), timeout=ANSWER_TIMEOUT_S)
-        except (RayActorError, GetTimeoutError):
-            self._handle = self._start()
-            return ray.get(getattr(self._handle, verb).remote(*args), timeout=ANSWER_TIMEOUT_S)
-
-    def _start(self) -> Any:
-        return start_node_agent(self._spec, self._node, self._root, self._connector)
-
-
 def start_node_agent(spec: Spec, node: str, root: Path | None, connector: Connector) -> Any:
     """Start a run's agent on a node, or find it there. Returns when it answers.
 
@@ -341,7 +277,7 @@ def start_node_agent(spec: Spec, node: str, root: Path | None, connector: Connec
         root: The run's staging directory there; None: its agent knows.
         connector: How to reach the destination.
     """
-    handle = _launch(spec, node, root, connector)
+    handle = launch_node_agent(spec, node, root, connector)
     try:
         ray.get(handle.ping.remote(), timeout=START_TIMEOUT_S)
     except RayError as error:  # not RayActorError alone: Ray cannot place it on a dead node
@@ -357,11 +293,12 @@ def staging_of(spec: Spec, node: str) -> Path:
     return Path(staging_root(spec.options.staging_dir), spec.owner, node)
 
 
-def _launch(spec: Spec, node: str, root: Path | None, connector: Connector) -> Any:
+def launch_node_agent(spec: Spec, node: str, root: Path | None, connector: Connector) -> Any:
+    """`start_node_agent`, without waiting for it."""
     name = agent_name(spec, node)
     plain = replace(spec, options=spec.options.without_staging()).to_plain()
     return (
-        ray.remote(concurrency_groups=GROUPS)(NodeAgent)
+        ray.remote(concurrency_groups=REPLICA_GROUPS | READER_GROUPS)(NodeAgent)
         .options(
             name=name,
             namespace=NAMESPACE,

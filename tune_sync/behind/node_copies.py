@@ -82,6 +82,13 @@ class CopyHere:
         return where + key[len(self.checkpoint) :]
 
 
+class Brought(Protocol):
+    """Copies of stored checkpoints on this node. See `agents.shared_reads`."""
+
+    def whole(self, checkpoint: str) -> CopyHere | None:
+        """Bring one; None if it is to be read where it is stored."""
+
+
 class NodeCopies:
     """Methods may be called from any thread, and process, of the node.
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from tune_sync import guard, layout
 from tune_sync.behind.memory_home import Memory, MemoryHome
-from tune_sync.behind.node_copies import Copy, FarCopies, NodeCopies
+from tune_sync.behind.node_copies import Brought, Copy, FarCopies, NodeCopies
 from tune_sync.behind.node_disk import NodeDisk
 from tune_sync.behind.replicating import Replica, Replicating
 from tune_sync.behind.settling import Sender, Settling
@@ -74,6 +74,7 @@ class StagingHome:
         settling: `seal` waits so for the attempt to be stored; None: not at all.
         replicating: `seal` returns once another node has the attempt too.
         far: Where to read what is neither here nor at its destination yet.
+        brought: Brings what is stored to this node, once for all who read it here.
         why_lost: Why a checkpoint will never arrive, as far as the driver has told; else "".
         clock: Monotonic seconds.
         sleep: Waits for seconds.
@@ -87,7 +88,7 @@ class StagingHome:
         memory: Memory | None = None, stays_here: bool = False,
         checkpoint_depth: int = 1, timeout_s: float = 1800.0,
         settling: Settling | None = None, replicating: Replicating | None = None,
-        far: FarCopies | None = None,
+        far: FarCopies | None = None, brought: Brought | None = None,
         why_lost: Callable[[str], str] = lambda checkpoint: "",
         clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
@@ -120,6 +121,7 @@ class StagingHome:
         self._settling = settling
         self._replicating = replicating
         self._far = far
+        self._brought = brought
         self._far_found: dict[str, Copy] = {}
         self._replicas: dict[str, Replica] = {}
         self._replicas_lock = threading.Lock()
@@ -177,6 +179,8 @@ class StagingHome:
     def held(self, checkpoint: str) -> Iterator[Path | None]:
         """The directory of a copy that is on this node, and stays meanwhile; None without one."""
         copy = self._copies.whole(checkpoint)
+        if copy is None and self._brought is not None and self._find(checkpoint) is None:
+            copy = self._brought.whole(checkpoint)
         if copy is None:
             yield None
             return

@@ -1,0 +1,255 @@
+"""What is stored is brought to a node once for all who read it there; nobody depends on that."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.unit.clock import Clock
+from tests.unit.test_node_sender import FIRST, SECOND, report
+from tune_sync.behind.memory_home import Memory
+from tune_sync.behind.node_copies import CopyHere
+from tune_sync.errors import StoreUnreachableError
+from tune_sync.fastpath.budget import Budget
+from tune_sync.homes.home import LocalHome
+from tune_sync.homes.store import Info
+from tune_sync.reading.brought import IDLE_S, STEP_BYTES, BroughtCopies, Source
+from tune_sync.reading.holders import KNOWN_COUNT, Holders
+
+BODY = bytes(range(256)) * 8192  # 2 MiB: not among the small files that come together
+READERS_COUNT = 8
+MEMORY_BYTES = 64 << 20
+
+
+class Store(LocalHome):
+    """A destination that counts what is read of files."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.read_bytes = 0
+        self.flips = False
+
+    def read(self, key: str, offset_bytes: int, length_bytes: int) -> bytes:
+        data = super().read(key, offset_bytes, length_bytes)
+        if "/two" in key:
+            self.read_bytes += len(data)
+            return b"?" + data[1:] if self.flips else data
+        return data
+
+
+class Node:
+    """A node's copies for readers, and what other nodes see of them."""
+
+    def __init__(self, base: Path, name: str, store: Store, nodes: dict[str, Node]) -> None:
+        shm = base / name
+        shm.mkdir()
+        self.name, self.nodes, self.clock = name, nodes, Clock()
+        self.holders = next(iter(nodes.values())).holders if nodes else Holders()
+        self.budget = Budget(shm, MEMORY_BYTES)
+        memory = Memory(self.budget.folder / "run" / name, self.budget, 1)
+        nodes[name] = self
+        self.is_up = True
+        self.brought = BroughtCopies(
+            memory, lambda: store, lambda trial: False, self, clock=self.clock
+        )
+
+    def holder(self, checkpoint: str, gone: str = "") -> str:
+        return self.holders.join(checkpoint, self.name, gone)
+
+    def copy_of(self, node: str, checkpoint: str) -> Source:
+        return Far(self.nodes[node], checkpoint)
+
+    def whole(self, checkpoint: str = FIRST) -> CopyHere | None:
+        return self.brought.copies.whole(checkpoint)
+
+
+class Far:
+    """A copy on another node."""
+
+    def __init__(self, node: Node, checkpoint: str) -> None:
+        self._node, self._checkpoint = node, checkpoint
+
+    def _copy(self) -> CopyHere:
+        if not self._node.is_up:
+            raise FileNotFoundError("it is down")
+        return self._node.brought.wait(self._checkpoint)
+
+    def list(self, key: str, recursive: bool) -> list[Info]:
+        return self._copy().list(key, recursive)
+
+    def read(self, key: str, offset_bytes: int, length_bytes: int) -> bytes:
+        return self._copy().read(key, offset_bytes, length_bytes)
+
+    def read_many(self, keys: Sequence[str]) -> Sequence[bytes]:
+        return [self._copy().read(key) for key in keys]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store(tmp_path / "store")
+    for checkpoint in (FIRST, SECOND):
+        upload = report(made, checkpoint, BODY)
+        made.publish(checkpoint, False, [upload.attempt])
+    return made
+
+
+@pytest.fixture
+def node(tmp_path: Path, store: Store) -> Callable[[str], Node]:
+    nodes: dict[str, Node] = {}
+    return lambda name: Node(tmp_path, name, store, nodes)
+
+
+def assert_whole(node: Node, checkpoint: str = FIRST) -> None:
+    found = node.whole(checkpoint)
+    assert found is not None
+    assert found.read(f"{checkpoint}/two") == found.read(f"{checkpoint}/a/one") == BODY
+    assert found.info(f"{checkpoint}/empty").is_dir  # type: ignore[union-attr]
+
+
+def test_all_readers_of_a_node_share_one_copy(store: Store, node: Callable[[str], Node]) -> None:
+    here = node("one")
+    with ThreadPoolExecutor(READERS_COUNT) as readers:
+        assert all(readers.map(here.brought.bring, [FIRST] * READERS_COUNT))
+    assert_whole(here)
+    assert store.read_bytes == len(BODY)
+    assert here.brought.bring(FIRST)
+    assert store.read_bytes == len(BODY)
+
+
+def test_one_node_reads_from_the_store_and_the_others_from_it(
+    store: Store, node: Callable[[str], Node]
+) -> None:
+    nodes = [node(name) for name in ("one", "two", "three")]
+    with ThreadPoolExecutor(len(nodes)) as readers:
+        assert all(readers.map(lambda one: one.brought.bring(FIRST), nodes))
+    for one in nodes:
+        assert_whole(one)
+    assert store.read_bytes == len(BODY)
+
+
+def test_who_had_it_and_is_gone_is_not_waited_for(
+    store: Store, node: Callable[[str], Node]
+) -> None:
+    one, two, three = node("one"), node("two"), node("three")
+    assert one.brought.bring(FIRST)
+    one.is_up = False
+    assert two.brought.bring(FIRST)
+    assert store.read_bytes == 2 * len(BODY)
+    assert three.brought.bring(FIRST)
+    assert store.read_bytes == 2 * len(BODY), "the third one did not go to the second one"
+    for there in (two, three):
+        assert_whole(there)
+
+
+def test_what_arrives_damaged_from_another_node_is_read_from_the_store(
+    store: Store, node: Callable[[str], Node]
+) -> None:
+    one, two = node("one"), node("two")
+    assert one.brought.bring(FIRST)
+    found = one.whole()
+    assert found is not None
+    with found.held() as directory:
+        assert directory is not None
+        path = directory / "two"
+        path.write_bytes(b"?" + BODY[1:])  # memory that flips bits
+    assert two.brought.bring(FIRST)
+    assert_whole(two)
+
+
+def test_what_is_damaged_in_the_store_leaves_nothing_here(
+    store: Store, node: Callable[[str], Node]
+) -> None:
+    here = node("one")
+    store.flips = True
+    assert not here.brought.bring(FIRST)
+    assert here.whole() is None
+    assert here.budget.taken_bytes == 0
+    store.flips = False
+    assert here.brought.bring(FIRST)
+    assert_whole(here)
+
+
+def test_without_room_each_reader_reads_by_itself(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Node(tmp_path, "small", store, {})
+    monkeypatch.setattr(here.budget, "_limit_bytes", len(BODY))
+    assert not here.brought.bring(FIRST)
+    assert store.read_bytes == 0
+    assert here.budget.taken_bytes == 0
+
+
+def test_what_is_not_stored_is_not_brought(store: Store, node: Callable[[str], Node]) -> None:
+    assert not node("one").brought.bring("t/checkpoint_000009")
+
+
+def test_room_is_made_of_what_nobody_reads(node: Callable[[str], Node]) -> None:
+    here = node("one")
+    assert here.brought.bring(FIRST) and here.brought.bring(SECOND)
+    read = here.whole(SECOND)
+    assert read is not None
+    with read.held():
+        assert here.brought.free()
+        assert not here.brought.free()
+    assert here.whole() is None
+    assert_whole(here, SECOND)
+    assert here.brought.free()
+    assert here.budget.taken_bytes == 0
+
+
+def test_what_nobody_reads_any_more_goes_by_itself(node: Callable[[str], Node]) -> None:
+    here = node("one")
+    assert here.brought.bring(FIRST) and here.brought.bring(SECOND)
+    here.clock.now_s += IDLE_S
+    here.brought.wait(SECOND)  # another node reads it here
+    here.clock.now_s += 1.0
+    here.brought.sweep()
+    assert here.whole() is None
+    assert_whole(here, SECOND)
+
+
+def test_a_store_that_fails_fails_nobody_here(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, entered, go_on = Node(tmp_path, "one", store, {}), threading.Event(), threading.Event()
+
+    def fails(key: str, recursive: bool) -> list[Info]:
+        entered.set()
+        go_on.wait(20.0)
+        raise StoreUnreachableError("it does not answer")
+
+    monkeypatch.setattr(store, "list", fails)
+    with ThreadPoolExecutor(2) as readers:
+        first = readers.submit(here.brought.bring, FIRST)
+        assert entered.wait(20.0)
+        second = readers.submit(here.brought.bring, FIRST)
+        go_on.set()
+        assert not first.result() and not second.result()
+    monkeypatch.undo()
+    assert here.brought.bring(FIRST)
+
+
+def test_a_large_file_comes_in_steps(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    body = bytes(STEP_BYTES + 1)
+    upload = report(store, FIRST, body)
+    store.publish(FIRST, False, [upload.attempt])
+    here = Node(tmp_path, "one", store, {})
+    here.budget._limit_bytes = 4 * STEP_BYTES
+    assert here.brought.bring(FIRST)
+    found = here.whole()
+    assert found is not None
+    assert found.read(f"{FIRST}/two") == body
+
+
+def test_of_many_checkpoints_the_latest_are_known() -> None:
+    holders = Holders()
+    names = [f"t/checkpoint_{number:06d}" for number in range(KNOWN_COUNT + 1)]
+    assert [holders.join(name, "one") for name in names] == [""] * len(names)
+    assert holders.join(names[-1], "two") == "one"
+    assert holders.join(names[0], "two") == ""
+    assert holders.join(names[0], "one") == "two"

@@ -1,0 +1,223 @@
+"""One node reads a stored checkpoint for all: others take it from there, through the object store.
+
+Ray's object store brings a range to as many nodes as want it, and each that has it passes it on.
+"""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from tune_sync.agents.home_agent import NAMESPACE
+from tune_sync.agents.names import agent_name
+from tune_sync.behind.memory_home import FreeMemory, Memory
+from tune_sync.behind.node_copies import CopyHere, NodeCopies
+from tune_sync.errors import TuneSyncError
+from tune_sync.homes.home import Home, check_digest, digest_of
+from tune_sync.homes.store import Info
+from tune_sync.new_pages import new_pages
+from tune_sync.reading.brought import BroughtCopies, Source, brought_in
+from tune_sync.reading.holders import Holders
+from tune_sync.spec import Spec
+
+logger = logging.getLogger("ray.tune_sync")
+
+# All nodes ask for the same ranges, so that each is put into the object store once.
+RANGE_BYTES = 8 << 20
+# What is kept there for nodes that come a moment later.
+KEPT_BYTES = 128 << 20
+# Whoever waits for readers' copies waits in a thread that does nothing else.
+GROUPS = {"readers": 64}
+JOIN_TIMEOUT_S = 20.0
+
+
+class ReadService:
+    """A part of `NodeAgent`: copies for the readers of its node, and of other nodes.
+
+    Its methods are Ray calls. None takes a path but below a checkpoint that is published.
+    """
+
+    def _take_readers(
+        self, spec: Spec, node: str, memory: Memory | None, open_home: Callable[[], Home],
+        free_memory: FreeMemory, start: Callable[[str], Any],
+    ) -> None:  # fmt: skip
+        """Begin with it. `start` finds the agent of another node, or starts it."""
+        self._holders = Holders()
+        self._ranges = _Ranges()
+        self._brought: BroughtCopies | None = None
+        if memory is not None:
+            others = _Others(spec, node, self._holders, start)
+            self._brought = BroughtCopies(
+                memory, open_home, free_memory, others, spec.options.checkpoint_depth
+            )
+
+    @ray.method(concurrency_group="readers")  # type: ignore[untyped-decorator]
+    def bring(self, checkpoint: str) -> bool:
+        """See `BroughtCopies.bring`."""
+        return self._brought is not None and self._brought.bring(checkpoint)
+
+    def join_readers(self, checkpoint: str, node: str, gone: str) -> str:
+        """See `Holders.join`."""
+        return self._holders.join(checkpoint, node, gone)
+
+    @ray.method(concurrency_group="readers")  # type: ignore[untyped-decorator]
+    def shared_list(self, checkpoint: str) -> list[Info]:
+        """All that a copy for readers holds, once it is whole."""
+        return self._copy_here(checkpoint).list(checkpoint, True)
+
+    @ray.method(concurrency_group="readers")  # type: ignore[untyped-decorator]
+    def shared_range(self, checkpoint: str, key: str, offset_bytes: int, size_bytes: int) -> Any:
+        """Bytes of a file of such a copy, with their digest: `[ref]`."""
+        copy = self._copy_here(checkpoint)
+        return self._ranges.of(
+            (key, offset_bytes, size_bytes), lambda: copy.read(key, offset_bytes, size_bytes)
+        )
+
+    @ray.method(concurrency_group="readers")  # type: ignore[untyped-decorator]
+    def shared_files(self, checkpoint: str, keys: Sequence[str]) -> Any:
+        """All bytes of several files of such a copy, one after the other; as `shared_range`."""
+        copy = self._copy_here(checkpoint)
+        return self._ranges.of(tuple(keys), lambda: b"".join(copy.read(key) for key in keys))
+
+    def _copy_here(self, checkpoint: str) -> CopyHere:
+        if self._brought is None:
+            raise FileNotFoundError("this node has no memory for checkpoints")
+        return self._brought.wait(checkpoint)
+
+    def _free_brought(self) -> bool:
+        return self._brought is not None and self._brought.free()
+
+    def _sweep_brought(self) -> None:
+        if self._brought is not None:
+            self._brought.sweep()
+
+
+class _Ranges:
+    """What was put into the object store last."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Any, ...], tuple[int, Any]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, name: tuple[Any, ...], read: Callable[[], bytes]) -> list[Any]:
+        """`[ref]` of a digest and an array."""
+        with self._lock:  # two who want the same wait for one
+            found = self._kept.pop(name, None)
+            if found is None:
+                data = read()
+                array = np.frombuffer(data, dtype=np.uint8)
+                found = len(data), ray.put((digest_of(data), array))
+            self._kept[name] = found
+            while sum(size for size, _ in self._kept.values()) > KEPT_BYTES and len(self._kept) > 1:
+                del self._kept[next(iter(self._kept))]
+            return [found[1]]
+
+
+class _Shared:
+    """What another node has for readers of a checkpoint. See `reading.brought.Source`."""
+
+    def __init__(self, agent: Any, checkpoint: str, timeout_s: float) -> None:
+        self._agent = agent
+        self._checkpoint = checkpoint
+        self._timeout_s = timeout_s
+        self._sizes: dict[str, int] = {}
+
+    def list(self, key: str, recursive: bool) -> builtins.list[Info]:
+        found: builtins.list[Info] = self._get(self._agent.shared_list.remote(self._checkpoint))
+        self._sizes = {entry.key: entry.size_bytes for entry in found}
+        return found
+
+    def read(self, key: str, offset_bytes: int, length_bytes: int) -> memoryview:
+        out = memoryview(new_pages(length_bytes))[:length_bytes]
+        running = [
+            (start, self._agent.shared_range.remote(
+                self._checkpoint, key, offset_bytes + start, min(RANGE_BYTES, length_bytes - start)
+            ))
+            for start in range(0, length_bytes, RANGE_BYTES)
+        ]  # fmt: skip
+        for start, answer in running:
+            data = self._data(key, answer)
+            out[start : start + len(data)] = data
+        return out
+
+    def read_many(self, keys: Sequence[str]) -> Sequence[bytes]:
+        data = self._data(keys[0], self._agent.shared_files.remote(self._checkpoint, keys))
+        found, at_bytes = [], 0
+        for key in keys:
+            found.append(bytes(data[at_bytes : at_bytes + self._sizes[key]]))
+            at_bytes += self._sizes[key]
+        return found
+
+    def _data(self, key: str, answer: Any) -> memoryview:
+        (ref,) = self._get(answer)
+        digest, array = self._get(ref)
+        data = memoryview(array)
+        check_digest(key, data, digest)
+        return data
+
+    def _get(self, ref: Any) -> Any:
+        try:
+            return ray.get(ref, timeout=self._timeout_s)
+        except RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, Exception) else error) from None
+        except RayError as error:
+            raise FileNotFoundError(f"{self._checkpoint} is not read elsewhere: {error}") from error
+
+
+class _Others:
+    """See `reading.brought.Others`. The agent of the home node knows who has what."""
+
+    def __init__(
+        self, spec: Spec, node: str, holders: Holders, start: Callable[[str], Any]
+    ) -> None:
+        self._spec = spec
+        self._node = node
+        self._home = spec.address.node_id if spec.address is not None else ""
+        self._holders = holders
+        self._start = start
+
+    def holder(self, checkpoint: str, gone: str = "") -> str:
+        if self._home in ("", self._node):
+            return self._holders.join(checkpoint, self._node, gone)
+        try:
+            answer = self._start(self._home).join_readers.remote(checkpoint, self._node, gone)
+            return str(ray.get(answer, timeout=JOIN_TIMEOUT_S))
+        except (RayError, TuneSyncError) as error:
+            logger.debug("nobody tells who reads %s: %s", checkpoint, error)
+            return ""
+
+    def copy_of(self, node: str, checkpoint: str) -> Source:
+        try:
+            agent = ray.get_actor(agent_name(self._spec, node), namespace=NAMESPACE)
+        except ValueError as error:
+            raise FileNotFoundError(str(error)) from error
+        return _Shared(agent, checkpoint, self._spec.options.timeout_s)
+
+
+class RayBrought:
+    """Copies for readers on this node. See `behind.staging_home.Brought`.
+
+    Args:
+        memory: Of the run, on this node.
+        ask: Asks the node's agent for one.
+    """
+
+    def __init__(self, memory: Memory, ask: Callable[[str], bool]) -> None:
+        self._copies: NodeCopies = brought_in(memory)
+        self._ask = ask
+
+    def whole(self, checkpoint: str) -> CopyHere | None:
+        """See `Brought.whole`."""
+        try:
+            is_here = self._ask(checkpoint)
+        except (RayError, TuneSyncError) as error:
+            logger.debug("%s is not brought for all of this node: %s", checkpoint, error)
+            return None
+        return self._copies.whole(checkpoint) if is_here else None

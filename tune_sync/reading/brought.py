@@ -1,0 +1,220 @@
+"""`BroughtCopies`: stored checkpoints in this node's memory, for all who read them here.
+
+Each is made once, however many processes of the node ask for it, and is laid out as if it had been
+staged: readers map its files where they are. Nobody depends on it. Where there is no room for it,
+or it cannot be made, readers read from the store themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol, cast
+
+from tune_sync import layout
+from tune_sync.behind.memory_home import FreeMemory, Memory, MemoryHome
+from tune_sync.behind.node_copies import CopyHere, NodeCopies
+from tune_sync.behind.staged_copy import StagedCopies
+from tune_sync.errors import StoreFullError, TuneSyncError
+from tune_sync.homes.home import Home
+from tune_sync.homes.store import Info
+from tune_sync.manifest import Manifest, Seal, manifest_of
+from tune_sync.transfer.digests import check_whole
+from tune_sync.transfer.small_files import SmallFiles
+from tune_sync.transfer.streams import open_reader
+
+logger = logging.getLogger("ray.tune_sync")
+
+# Files come in steps of so much: large enough to be worth several questions at once.
+STEP_BYTES = 32 << 20
+# Nobody has asked for it for so long: its readers have it by now.
+IDLE_S = 60.0
+# What a run reads is counted by its bytes alone.
+ANY_COUNT = 1 << 30
+BROUGHT_DIR = "brought"
+
+
+class Source(Protocol):
+    """Where a checkpoint is read from: the verbs of `Home` for that."""
+
+    def list(self, key: str, recursive: bool) -> list[Info]:
+        """See `Home.list`."""
+
+    def read(self, key: str, offset_bytes: int, length_bytes: int) -> bytes | memoryview:
+        """See `Home.read`."""
+
+    def read_many(self, keys: Sequence[str]) -> Sequence[bytes]:
+        """See `Home.read_many`."""
+
+
+class Others(Protocol):
+    """Other nodes that read the same. See `agents.shared_reads`."""
+
+    def holder(self, checkpoint: str, gone: str = "") -> str:
+        """See `Holders.join`; "" too where nobody tells."""
+
+    def copy_of(self, node: str, checkpoint: str) -> Source:
+        """What another node has; raises FileNotFoundError, in each call, once it has not."""
+
+
+def brought_in(memory: Memory) -> NodeCopies:
+    """The copies that readers find in the memory of a node."""
+    return NodeCopies(memory.root / BROUGHT_DIR)
+
+
+class BroughtCopies:
+    """Methods may be called from any thread.
+
+    Args:
+        memory: Of the run, on this node.
+        open_home: Makes the destination's home.
+        free_memory: See `MemoryHome`.
+        others: Other nodes.
+        checkpoint_depth: See `layout.classify`.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, memory: Memory, open_home: Callable[[], Home], free_memory: FreeMemory,
+        others: Others, checkpoint_depth: int = 1, *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.copies = brought_in(memory)
+        self._root: Path = memory.root / BROUGHT_DIR
+        here = Memory(self._root, memory.budget, ANY_COUNT)
+        self._home = MemoryHome(here, free_memory, checkpoint_depth)
+        self._open_home = open_home
+        self._others = others
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._running: dict[str, Future[bool]] = {}
+        self._used_s: dict[str, float] = {}
+
+    def bring(self, checkpoint: str) -> bool:
+        """Return once a whole copy is here; False if none can be. All who ask wait for one."""
+        with self._lock:
+            self._used_s[checkpoint] = self._clock()
+            running = self._running.get(checkpoint)
+            mine = None if running is not None else Future[bool]()
+            if mine is not None:
+                self._running[checkpoint] = mine
+        if mine is None:
+            return cast("Future[bool]", running).result()
+        is_here = False
+        try:
+            is_here = self._bring_once(checkpoint)
+        except StoreFullError as error:
+            logger.info("each reader of %s here reads it by itself: %s", checkpoint, error)
+        except Exception as error:  # they find out themselves what is wrong, and say so
+            logger.warning("each reader of %s here reads it by itself: %s", checkpoint, error)
+        finally:
+            with self._lock:
+                del self._running[checkpoint]
+                self._used_s[checkpoint] = self._clock()
+            mine.set_result(is_here)
+        return is_here
+
+    def wait(self, checkpoint: str) -> CopyHere:
+        """The copy that is here, or on its way. Raises FileNotFoundError if there is none."""
+        with self._lock:
+            running = self._running.get(checkpoint)
+        if running is not None:
+            running.result()
+        found = self.copies.whole(checkpoint)
+        if found is None:
+            raise FileNotFoundError(f"no copy of {checkpoint} is here for readers")
+        with self._lock:
+            self._used_s[checkpoint] = self._clock()
+        return found
+
+    def free(self) -> bool:
+        """Remove all that nobody reads just now; returns whether there was any."""
+        return self._remove(lambda checkpoint: True)
+
+    def sweep(self) -> None:
+        """Remove what nobody has read for long."""
+        now_s = self._clock()
+        self._remove(lambda checkpoint: now_s - self._used_s.get(checkpoint, 0.0) > IDLE_S)
+
+    # Inside
+
+    def _remove(self, is_meant: Callable[[str], bool]) -> bool:
+        removed = False
+        for copies, checkpoint, attempt in list(self.copies.attempts()):
+            with self._lock:
+                is_free = checkpoint not in self._running and is_meant(checkpoint)
+            if is_free and copies.remove(checkpoint, attempt):
+                removed = True
+                with self._lock:
+                    self._used_s.pop(checkpoint, None)
+        return removed
+
+    def _bring_once(self, checkpoint: str) -> bool:
+        if self.copies.whole(checkpoint) is not None:
+            return True
+        home = self._open_home()
+        manifest = _manifest(home, checkpoint)
+        if manifest is None:
+            return False
+        node = self._others.holder(checkpoint)
+        while node:
+            try:
+                self._copy(self._others.copy_of(node, checkpoint), manifest)
+                return True
+            except StoreFullError:
+                raise
+            except (TuneSyncError, OSError) as error:
+                logger.debug("%s does not come from node %s: %s", checkpoint, node, error)
+            node, asked = self._others.holder(checkpoint, node), node
+            if node == asked:
+                break
+        self._copy(home, manifest)
+        return True
+
+    def _copy(self, source: Source, manifest: Manifest) -> None:
+        checkpoint = manifest.checkpoint
+        attempt = self._home.begin(checkpoint)
+        data = layout.staged_key(checkpoint, attempt)
+        try:
+            if manifest.files:
+                self._home.expect_all({f"{data}/{f.path}": f.size_bytes for f in manifest.files})
+            self._read(source, manifest, data)
+            self._home.seal(
+                checkpoint,
+                Seal(attempt, 0, time.time(), manifest.files, manifest.directories, ranks_count=1),
+            )
+        except BaseException:
+            with suppress(OSError):
+                StagedCopies(self._root).remove(checkpoint, attempt)
+            raise
+
+    def _read(self, source: Source, manifest: Manifest, data: str) -> None:
+        checkpoint, home = manifest.checkpoint, cast(Home, source)
+        found = {entry.key: entry for entry in source.list(checkpoint, True)}
+        small = SmallFiles(home, list(found.values()))
+        for file in manifest.files:
+            key, target = f"{checkpoint}/{file.path}", f"{data}/{file.path}"
+            body = small.take(key)
+            if body is not None:
+                self._home.write(target, 0, check_whole(file, key, body))
+                continue
+            reader, at_bytes = open_reader(home, key, key, file, found.get(key)), 0
+            while at_bytes < file.size_bytes:
+                chunk = reader.read(STEP_BYTES)
+                if not chunk:
+                    raise FileNotFoundError(f"{key} ends early")
+                self._home.write(target, at_bytes, chunk)
+                at_bytes += len(chunk)
+
+
+def _manifest(home: Home, checkpoint: str) -> Manifest | None:
+    key = layout.manifest_key(checkpoint)
+    found = home.info(key)
+    if found is None or found.is_dir:
+        return None
+    return manifest_of(checkpoint, bytes(home.read(key, 0, found.size_bytes)), key)
