@@ -12,17 +12,20 @@ import pytest
 from tests.unit.clock import Clock
 from tests.unit.test_node_sender import FIRST, SECOND, report
 from tune_sync.behind.memory_home import Memory
-from tune_sync.behind.node_copies import CopyHere
+from tune_sync.behind.node_copies import CopyHere, NodeCopies
+from tune_sync.behind.node_disk import NodeDisk
 from tune_sync.errors import StoreUnreachableError
 from tune_sync.fastpath.budget import Budget
 from tune_sync.homes.home import LocalHome
 from tune_sync.homes.store import Info
+from tune_sync.manifest import Manifest
 from tune_sync.reading.brought import IDLE_S, STEP_BYTES, BroughtCopies, Source
 from tune_sync.reading.holders import KNOWN_COUNT, Holders
 
 BODY = bytes(range(256)) * 8192  # 2 MiB: not among the small files that come together
 READERS_COUNT = 8
 MEMORY_BYTES = 64 << 20
+THIRD = "t/checkpoint_000007"
 
 
 class Store(LocalHome):
@@ -53,6 +56,7 @@ class Node:
         memory = Memory(self.budget.folder / "run" / name, self.budget, 1)
         nodes[name] = self
         self.is_up = True
+        self.replicas = NodeCopies(base / "replicas")
         self.brought = BroughtCopies(
             memory, lambda: store, lambda trial: False, self, clock=self.clock
         )
@@ -63,8 +67,23 @@ class Node:
     def copy_of(self, node: str, checkpoint: str) -> Source:
         return Far(self.nodes[node], checkpoint)
 
+    def replica(self, checkpoint: str) -> tuple[Source, Manifest] | None:
+        found = self.replicas.whole(checkpoint)
+        manifest = found.manifest() if found is not None else None
+        return (Replica(found), manifest) if found is not None and manifest is not None else None
+
     def whole(self, checkpoint: str = FIRST) -> CopyHere | None:
         return self.brought.copies.whole(checkpoint)
+
+
+class Replica:
+    """What the home node has before it is stored."""
+
+    def __init__(self, copy: CopyHere) -> None:
+        self.list, self.read = copy.list, copy.read
+
+    def read_many(self, keys: Sequence[str]) -> Sequence[bytes]:
+        return [self.read(key) for key in keys]
 
 
 class Far:
@@ -185,6 +204,16 @@ def test_without_room_each_reader_reads_by_itself(
 
 def test_what_is_not_stored_is_not_brought(store: Store, node: Callable[[str], Node]) -> None:
     assert not node("one").brought.bring("t/checkpoint_000009")
+
+
+def test_before_it_is_stored_the_home_nodes_replica_is_brought(
+    tmp_path: Path, store: Store, node: Callable[[str], Node]
+) -> None:
+    report(NodeDisk(tmp_path / "replicas"), THIRD, BODY)
+    here = node("one")
+    assert here.brought.bring(THIRD)
+    assert_whole(here, THIRD)
+    assert store.read_bytes == 0
 
 
 def test_room_is_made_of_what_nobody_reads(node: Callable[[str], Node]) -> None:

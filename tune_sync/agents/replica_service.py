@@ -91,8 +91,8 @@ class ReplicaService:
             self._door.intake.forget(attempt)
 
     def ask_copy(self, checkpoint: str, verb: str, *args: object) -> object:
-        """`info` or `list` of a whole copy that is here. Raises FileNotFoundError without one."""
-        if verb not in ("info", "list"):
+        """What a whole copy that is here says of itself. Raises FileNotFoundError without one."""
+        if verb not in ("info", "list", "manifest"):
             raise PathRefusedError(f"{verb!r} is not asked of a copy")
         return getattr(self._copy_of(checkpoint), verb)(*args)
 

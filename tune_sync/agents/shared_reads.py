@@ -15,6 +15,7 @@ import numpy as np
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from tune_sync.agents.far_copies import RayFarCopies
 from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.names import agent_name
 from tune_sync.behind.memory_home import FreeMemory, Memory
@@ -22,6 +23,7 @@ from tune_sync.behind.node_copies import CopyHere, NodeCopies
 from tune_sync.errors import TuneSyncError
 from tune_sync.homes.home import Home, check_digest, digest_of
 from tune_sync.homes.store import Info
+from tune_sync.manifest import Manifest
 from tune_sync.new_pages import new_pages
 from tune_sync.reading.brought import BroughtCopies, Source, brought_in
 from tune_sync.reading.holders import Holders
@@ -199,6 +201,13 @@ class _Others:
         except ValueError as error:
             raise FileNotFoundError(str(error)) from error
         return _Shared(agent, checkpoint, self._spec.options.timeout_s)
+
+    def replica(self, checkpoint: str) -> tuple[Source, Manifest] | None:
+        if self._home in ("", self._node) or not self._spec.options.replicates:
+            return None
+        found = RayFarCopies(self._spec, self._home).whole(checkpoint)
+        manifest = found.manifest() if found is not None else None
+        return (found, manifest) if found is not None and manifest is not None else None
 
 
 class RayBrought:

@@ -14,7 +14,7 @@ from tune_sync import layout
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.errors import NotWholeError
 from tune_sync.homes.store import Info
-from tune_sync.manifest import Seal
+from tune_sync.manifest import Manifest, Seal
 
 
 class Copy(Protocol):
@@ -69,6 +69,13 @@ class CopyHere:
     def read(self, key: str, offset_bytes: int = 0, length_bytes: int | None = None) -> bytes:
         """See `Home.read`. Raises FileNotFoundError once it is published and has gone."""
         return self.copies.store.read(self._inside(key), offset_bytes, length_bytes)
+
+    def manifest(self) -> Manifest | None:
+        """What it will be published as, but for its metrics; None if its digests are not known."""
+        seal = self.copies.seal(self.checkpoint, self.attempt)
+        if seal is None or not all(file.digest for file in seal.files):
+            return None
+        return Manifest(self.checkpoint, "", seal.sealed_s, seal.files, seal.directories)
 
     @contextmanager
     def held(self) -> Iterator[Path | None]:

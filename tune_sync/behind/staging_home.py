@@ -74,7 +74,7 @@ class StagingHome:
         settling: `seal` waits so for the attempt to be stored; None: not at all.
         replicating: `seal` returns once another node has the attempt too.
         far: Where to read what is neither here nor at its destination yet.
-        brought: Brings what is stored to this node, once for all who read it here.
+        brought: Brings what is elsewhere to this node, once for all who read it here.
         why_lost: Why a checkpoint will never arrive, as far as the driver has told; else "".
         clock: Monotonic seconds.
         sleep: Waits for seconds.
@@ -179,7 +179,8 @@ class StagingHome:
     def held(self, checkpoint: str) -> Iterator[Path | None]:
         """The directory of a copy that is on this node, and stays meanwhile; None without one."""
         copy = self._copies.whole(checkpoint)
-        if copy is None and self._brought is not None and self._find(checkpoint) is None:
+        if copy is None and self._brought is not None:
+            self._find(checkpoint)  # waits until there is something to be brought
             copy = self._brought.whole(checkpoint)
         if copy is None:
             yield None

@@ -1,4 +1,4 @@
-"""`BroughtCopies`: stored checkpoints in this node's memory, for all who read them here.
+"""`BroughtCopies`: checkpoints of elsewhere in this node's memory, for all who read them here.
 
 Each is made once, however many processes of the node ask for it, and is laid out as if it had been
 staged: readers map its files where they are. Nobody depends on it. Where there is no room for it,
@@ -61,6 +61,9 @@ class Others(Protocol):
     def copy_of(self, node: str, checkpoint: str) -> Source:
         """What another node has; raises FileNotFoundError, in each call, once it has not."""
 
+    def replica(self, checkpoint: str) -> tuple[Source, Manifest] | None:
+        """What the home node has of a checkpoint that is not stored yet, if it has all of it."""
+
 
 def brought_in(memory: Memory) -> NodeCopies:
     """The copies that readers find in the memory of a node."""
@@ -96,7 +99,10 @@ class BroughtCopies:
         self._used_s: dict[str, float] = {}
 
     def bring(self, checkpoint: str) -> bool:
-        """Return once a whole copy is here; False if none can be. All who ask wait for one."""
+        """Return once a whole copy is here; False if none can be. All who ask wait for one.
+
+        It is made of what is stored, or before that of the home node's replica.
+        """
         with self._lock:
             self._used_s[checkpoint] = self._clock()
             running = self._running.get(checkpoint)
@@ -160,7 +166,10 @@ class BroughtCopies:
         home = self._open_home()
         manifest = _manifest(home, checkpoint)
         if manifest is None:
-            return False
+            replica = self._others.replica(checkpoint)
+            if replica is not None:
+                self._copy(*replica)
+            return replica is not None
         node = self._others.holder(checkpoint)
         while node:
             try:
