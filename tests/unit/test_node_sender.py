@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tune_sync import layout
+from tune_sync.behind.node_disk import NodeDisk
 from tune_sync.behind.node_sender import NodeSender
 from tune_sync.behind.settling import Settling
 from tune_sync.behind.staged_copy import StagedCopies
@@ -358,3 +359,15 @@ def test_what_is_published_is_removed_and_only_the_newest_of_a_trial_stays(
         sender.exchange(Orders(published=done))
         left_bytes = sum(f.stat().st_size for f in (tmp_path / "node").rglob("*") if f.is_file())
         assert 2 * len(body) <= left_bytes < 2.1 * len(body)
+
+
+def test_what_a_killed_trial_told_nobody_of_is_sent_after_the_drivers_death(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    """Both died right after the report had returned, before this agent was woken."""
+    sender = make()
+    report(NodeDisk(tmp_path / "node"), FIRST)
+    assert sender.is_idle
+    sender.go_on_alone()
+    assert not sender.is_idle
+    assert until(sender, lambda news: news.stored_count == 1).left_count == 0

@@ -242,6 +242,7 @@ class NodeAgent(ReplicaService, ReadService):
 
     def _taken_over(self) -> Step:
         """Another run, or a cleanup that died, has the lease; what is here may be of use again."""
+        self._sender.scan()
         if self._sender.is_idle:
             return Step.END
         logger.warning(

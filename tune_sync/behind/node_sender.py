@@ -164,7 +164,8 @@ class NodeSender:
             return self._queue.wait_for(attempt)
 
     def go_on_alone(self) -> None:
-        """The driver has died: send all that is here."""
+        """The driver has died: send all that is here, also what nobody told it of."""
+        self.scan()
         with self._changed:
             self._queue.is_alone = True
             self._changed.notify_all()
