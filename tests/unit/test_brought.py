@@ -230,6 +230,19 @@ def test_room_is_made_of_what_nobody_reads(node: Callable[[str], Node]) -> None:
     assert here.budget.taken_bytes == 0
 
 
+def test_a_copy_of_what_had_the_name_before_is_not_what_is_stored(
+    tmp_path: Path, store: Store, node: Callable[[str], Node]
+) -> None:
+    """A replica was brought and then lost, and its trial reported other bytes."""
+    report(NodeDisk(tmp_path / "replicas"), THIRD, bytes(len(BODY)))
+    here = node("one")
+    assert here.brought.bring(THIRD)
+    upload = report(store, THIRD, BODY)
+    store.publish(THIRD, False, [upload.attempt])
+    assert here.brought.bring(THIRD)
+    assert_whole(here, THIRD)
+
+
 def test_what_nobody_reads_any_more_goes_by_itself(node: Callable[[str], Node]) -> None:
     here = node("one")
     assert here.brought.bring(FIRST) and here.brought.bring(SECOND)

@@ -26,12 +26,14 @@ from tune_sync.behind.left_behind import (
     find,
     mark_as,
     move_to_disk,
+    remove_sent,
     send_left,
     staging_root,
     staging_roots,
     sweep_memory,
     sweep_old,
 )
+from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staged_send import DamagedOnWayError
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.errors import StoreDeniedError, StoreUnreachableError
@@ -327,3 +329,28 @@ def test_whose_a_directory_is_can_be_said_before_its_agent_is_there(tmp_path: Pa
     (found,) = find(tmp_path / "staging")
     assert (found.where, found.root) == ("the experiment", root)
     assert [path.name for path in mark.parent.iterdir()] == [mark.name]
+
+
+def test_who_ends_after_the_drivers_death_leaves_what_was_reported_last(
+    staging: Path, root: Path, home: Shaky, memory: Path
+) -> None:
+    """Its trial lived longer, and reported after the agent had said that nothing was left."""
+    leave(root, FIRST)
+    (attempt,) = [attempt for _, attempt in StagedCopies(root).attempts()]
+    StagedCopies(root).stored(FIRST, attempt, "sent")
+    leave(memory, SECOND)
+    assert not remove_sent([root, memory])
+    assert not root.exists()
+    assert [checkpoint for checkpoint, _ in StagedCopies(memory).attempts()] == [SECOND]
+    (attempt,) = [attempt for _, attempt in StagedCopies(memory).attempts()]
+    StagedCopies(memory).stored(SECOND, attempt, "sent")
+    assert remove_sent([root, memory])
+    assert not memory.exists()
+
+
+def test_half_a_report_is_not_left(root: Path) -> None:
+    store = LocalHome(root).store
+    store.make_dir(layout.staged_key(FIRST, "0" * 32))
+    store.write_at(f"{layout.staged_key(FIRST, '0' * 32)}/one", 0, b"half")
+    assert remove_sent([root])
+    assert not root.exists()

@@ -32,7 +32,7 @@ from tune_sync.agents.remote_home import RemoteHome
 from tune_sync.agents.replicator import RayReplicator
 from tune_sync.agents.shared_reads import RayBrought
 from tune_sync.agents.staging_agent import RayStagingAgent
-from tune_sync.behind.left_behind import memory_of
+from tune_sync.behind.left_behind import mark_as, memory_of
 from tune_sync.behind.replicating import Replicating
 from tune_sync.behind.settling import Settling
 from tune_sync.behind.staging_home import StagingHome
@@ -80,6 +80,10 @@ class RayConnector:
         agent = RayStagingAgent(spec, node, root, self)
         settling = Settling(agent, options.timeout_s, options.max_consecutive_failures)
         memory = memory_of(options, spec.owner, node)
+        if memory is not None:
+            # For a restore, if this node's agent never starts.
+            with suppress(OSError), memory.budget.opened():
+                mark_as(memory.root, spec.where)
         return StagingHome(
             destination, root, agent, node,
             memory=memory, stays_here=is_here,

@@ -123,5 +123,5 @@ class RayFarCopies:
             agent = ray.get_actor(self._name, namespace=NAMESPACE)
             copy = FarCopy(agent, checkpoint, self._timeout_s)
             return copy if copy.info(checkpoint) is not None else None
-        except (ValueError, FileNotFoundError):
+        except (ValueError, OSError):
             return None

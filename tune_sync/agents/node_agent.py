@@ -35,6 +35,7 @@ from tune_sync.behind.left_behind import (
     Claim,
     memory_of,
     move_to_disk,
+    remove_sent,
     staging_root,
     staging_roots,
     sweep_memory,
@@ -46,6 +47,7 @@ from tune_sync.behind.replicas import Replicas
 from tune_sync.behind.state_copy import StateCopy
 from tune_sync.buckets.environment import environment_options
 from tune_sync.errors import HomeLostError, StoreDeniedError
+from tune_sync.fastpath.folder import remove_empty
 from tune_sync.homes.home import Home
 from tune_sync.homes.store import free_bytes
 from tune_sync.sending.orders import News, Orders
@@ -77,7 +79,7 @@ class NodeAgent(ReplicaService, ReadService):
         self._spec = spec
         self._root = Path(root) if root else staging_of(spec, node_of(name))
         self._connector = connector
-        self._is_closing = False
+        self._is_closing = self._is_alone = False
         self._has_swept = False
         self._memory = memory = _open_memory(spec, node_of(name))
         roots = [self._root, *([memory.root] if memory else [])]
@@ -122,7 +124,8 @@ class NodeAgent(ReplicaService, ReadService):
 
     def free_memory(self, trial: str) -> bool:
         """See `StagingAgent.free_memory`."""
-        return self._free_brought() or self._sender.free_memory(trial)
+        # Who asks for one trial has too many of that, not too many bytes.
+        return (not trial and self._free_brought()) or self._sender.free_memory(trial)
 
     def wake(self) -> None:
         """See `StagingAgent.wake`."""
@@ -153,8 +156,8 @@ class NodeAgent(ReplicaService, ReadService):
             options: `SyncConfig.storage_options`, which may have gone with the driver.
         """
         storage_options.keep(self._spec.key, options)
-        self._sender.go_on_alone()
-        return self._sender.status()
+        self._is_alone = True
+        return self._sender.go_on_alone()
 
     # Inside
 
@@ -178,9 +181,9 @@ class NodeAgent(ReplicaService, ReadService):
         stop, step = threading.Event(), Step.STAY
         meters = NodeMeters(self._spec.experiment)
         while step is Step.STAY:
-            meters.show(self._sender.status())
-            meters.show_replicas(self._came_by())
             try:
+                meters.show(self._sender.status())
+                meters.show_replicas(self._came_by())
                 self._share_options()
                 for claim in self._claims:
                     claim.renew()
@@ -193,9 +196,14 @@ class NodeAgent(ReplicaService, ReadService):
                 logger.debug("%s: %s", self._name, error)
             if step is Step.STAY:
                 stop.wait(WATCH_S)
-        self._sender.end(leave=step is Step.LEAVE)
-        if step is Step.LEAVE and self._memory is not None:
-            move_to_disk(self._memory.root, self._root)
+        may_be_needed = self._is_alone or self._spec.options.shared  # which may not be mounted now
+        self._sender.end(leave=step is Step.LEAVE or may_be_needed)
+        roots = [self._root, *([self._memory.root] if self._memory is not None else [])]
+        is_left = step is Step.LEAVE or (may_be_needed and not remove_sent(roots))
+        if self._memory is not None:
+            if is_left and self._memory.root.exists():
+                move_to_disk(self._memory.root, self._root)
+            remove_empty(self._memory.budget.folder)
         with suppress(ValueError, RayError):
             ray.kill(ray.get_actor(self._name, namespace=NAMESPACE), no_restart=True)
 
@@ -227,13 +235,16 @@ class NodeAgent(ReplicaService, ReadService):
 
     def _next_step(self) -> Step:
         if self._is_closing:
-            return Step.END
+            return Step.STAY if self._is_read() else Step.END
         if self._sender.unheard_s < UNHEARD_S:
             return Step.STAY
         if self._has_lost_options():
             return self._without_options()
+        if self._has_brought():
+            return Step.STAY
         step = next_step(self._lease(), self._spec.owner, time.time())
         if step is Step.SEND_ALL:
+            self._is_alone = True
             self._sender.go_on_alone()
             return Step.END if self._sender.is_idle else Step.STAY
         if step is Step.LEAVE:
@@ -242,6 +253,7 @@ class NodeAgent(ReplicaService, ReadService):
 
     def _taken_over(self) -> Step:
         """Another run, or a cleanup that died, has the lease; what is here may be of use again."""
+        self._is_alone = True
         self._sender.scan()
         if self._sender.is_idle:
             return Step.END

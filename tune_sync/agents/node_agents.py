@@ -170,12 +170,14 @@ def finish_earlier(where: str, timeout_s: float, options: Mapping[str, Any] | No
             agent.finish.remote(options)
     began_s = time.monotonic()
     for name in names:
-        _finish(where, name, timeout_s, options, began_s)
+        if _finish(where, name, timeout_s, options, began_s):
+            began_s = time.monotonic()  # it has sent all that time: the next one has its own
 
 
 def _finish(
     where: str, name: str, timeout_s: float, options: Mapping[str, Any] | None, began_s: float
-) -> None:
+) -> bool:
+    """Whether it has sent all, or has ended."""
     node = node_of(name)
     moved_s, said_s, sent_bytes = began_s, 0.0, -1
     while True:
@@ -183,26 +185,26 @@ def _finish(
             handle = ray.get_actor(name, namespace=NAMESPACE)
             news: News = ray.get(handle.finish.remote(options), timeout=ANSWER_TIMEOUT_S)
         except ValueError:
-            return  # it has ended: another restore has waited for it too
+            return True  # it has ended: another restore has waited for it too
         except RayError as error:
             patience_s = min(timeout_s, START_TIMEOUT_S)  # Ray may be starting it again
             if node in _alive_nodes() and time.monotonic() - moved_s < patience_s:
                 time.sleep(LOOK_S)
                 continue
             logger.warning("%s: an agent of an earlier run does not answer: %s", where, error)
-            return
+            return False
         now_s = time.monotonic()
         if news.sent_bytes != sent_bytes:
             moved_s, sent_bytes = now_s, news.sent_bytes
         if not news.left_count:
             handle.exchange.remote(Orders(is_closing=True))
-            return
+            return True
         if now_s - moved_s > timeout_s:
             logger.warning(
                 "%s: %d checkpoints of an earlier run stay on node %s: %s",
                 where, news.left_count, node, news.error or "nothing moves",
             )  # fmt: skip
-            return
+            return False
         if now_s - said_s > SAY_S:
             logger.warning(
                 "%s: waiting for %d checkpoints (%.0f MB) of an earlier run, on node %s",

@@ -15,12 +15,13 @@ import numpy as np
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from tune_sync import layout
 from tune_sync.agents.far_copies import RayFarCopies
 from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.names import agent_name
 from tune_sync.behind.memory_home import FreeMemory, Memory
 from tune_sync.behind.node_copies import CopyHere, NodeCopies
-from tune_sync.errors import TuneSyncError
+from tune_sync.errors import PathRefusedError, TuneSyncError
 from tune_sync.homes.home import Home, check_digest, digest_of
 from tune_sync.homes.store import Info
 from tune_sync.manifest import Manifest
@@ -36,7 +37,7 @@ RANGE_BYTES = 8 << 20
 # What is kept there for nodes that come a moment later.
 KEPT_BYTES = 128 << 20
 # Whoever waits for readers' copies waits in a thread that does nothing else.
-GROUPS = {"readers": 64}
+GROUPS = {"readers": 64, "holders": 64, "ranges": 4}
 JOIN_TIMEOUT_S = 20.0
 
 
@@ -69,24 +70,28 @@ class ReadService:
         """See `Holders.join`."""
         return self._holders.join(checkpoint, node, gone)
 
-    @ray.method(concurrency_group="readers")  # type: ignore[untyped-decorator]
+    @ray.method(concurrency_group="holders")  # type: ignore[untyped-decorator]
     def shared_list(self, checkpoint: str) -> list[Info]:
         """All that a copy for readers holds, once it is whole."""
         return self._copy_here(checkpoint).list(checkpoint, True)
 
-    @ray.method(concurrency_group="readers")  # type: ignore[untyped-decorator]
+    @ray.method(concurrency_group="ranges")  # type: ignore[untyped-decorator]
     def shared_range(self, checkpoint: str, key: str, offset_bytes: int, size_bytes: int) -> Any:
         """Bytes of a file of such a copy, with their digest: `[ref]`."""
         copy = self._copy_here(checkpoint)
         return self._ranges.of(
-            (key, offset_bytes, size_bytes), lambda: copy.read(key, offset_bytes, size_bytes)
+            (copy.attempt, key, offset_bytes, size_bytes),
+            lambda: copy.read(_inside(checkpoint, key), offset_bytes, size_bytes),
         )
 
-    @ray.method(concurrency_group="readers")  # type: ignore[untyped-decorator]
+    @ray.method(concurrency_group="ranges")  # type: ignore[untyped-decorator]
     def shared_files(self, checkpoint: str, keys: Sequence[str]) -> Any:
         """All bytes of several files of such a copy, one after the other; as `shared_range`."""
         copy = self._copy_here(checkpoint)
-        return self._ranges.of(tuple(keys), lambda: b"".join(copy.read(key) for key in keys))
+        return self._ranges.of(
+            (copy.attempt, *keys),
+            lambda: b"".join(copy.read(_inside(checkpoint, key)) for key in keys),
+        )
 
     def _copy_here(self, checkpoint: str) -> CopyHere:
         if self._brought is None:
@@ -96,9 +101,24 @@ class ReadService:
     def _free_brought(self) -> bool:
         return self._brought is not None and self._brought.free()
 
+    def _has_brought(self) -> bool:
+        """Whether anybody has read here of late."""
+        return self._brought is not None and self._brought.has_some()
+
+    def _is_read(self) -> bool:
+        """Whether somebody reads here just now; removes what nobody does."""
+        self._free_brought()
+        return self._has_brought()
+
     def _sweep_brought(self) -> None:
         if self._brought is not None:
             self._brought.sweep()
+
+
+def _inside(checkpoint: str, key: str) -> str:
+    if layout.below(checkpoint, key) is None:
+        raise PathRefusedError(f"{key} is not in {checkpoint}")
+    return key
 
 
 class _Ranges:
@@ -132,7 +152,12 @@ class _Shared:
         self._sizes: dict[str, int] = {}
 
     def list(self, key: str, recursive: bool) -> builtins.list[Info]:
-        found: builtins.list[Info] = self._get(self._agent.shared_list.remote(self._checkpoint))
+        answer = self._agent.shared_list.remote(self._checkpoint)
+        while not ray.wait([answer], timeout=JOIN_TIMEOUT_S)[0]:
+            ping = self._agent.ping.remote()  # whoever brings it may take long, and must answer
+            if not ray.wait([ping], timeout=JOIN_TIMEOUT_S)[0]:
+                raise FileNotFoundError(f"the node that brings {self._checkpoint} does not answer")
+        found: builtins.list[Info] = self._get(answer)
         self._sizes = {entry.key: entry.size_bytes for entry in found}
         return found
 
@@ -226,7 +251,7 @@ class RayBrought:
         """See `Brought.whole`."""
         try:
             is_here = self._ask(checkpoint)
-        except (RayError, TuneSyncError) as error:
+            return self._copies.whole(checkpoint) if is_here else None
+        except Exception as error:  # nothing depends on it
             logger.debug("%s is not brought for all of this node: %s", checkpoint, error)
             return None
-        return self._copies.whole(checkpoint) if is_here else None

@@ -79,6 +79,15 @@ class RayStagingAgent:
 
     def bring(self, checkpoint: str) -> bool:
         """See `BroughtCopies.bring`."""
+        if not ray.wait([self._first_ping], timeout=START_TIMEOUT_S)[0]:
+            return False
+        try:
+            return self._bring(checkpoint)
+        except RayActorError:
+            self._handle = self._start()
+            return self._bring(checkpoint)
+
+    def _bring(self, checkpoint: str) -> bool:
         return bool(
             ray.get(self._handle.bring.remote(checkpoint), timeout=self._spec.options.timeout_s)
         )

@@ -16,7 +16,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,6 +205,38 @@ def sweep_memory(folder: Path, staging: Path, now_s: float) -> list[Path]:
                 if is_free and move_to_disk(left.root, target):
                     moved.append(target)
     return moved
+
+
+def remove_sent(roots: Iterable[Path]) -> bool:
+    """Remove a run's staging on this node, but for where something was reported and is not stored.
+
+    What is written there from now on fails: it could be reported, and then be removed.
+
+    Returns:
+        Whether all has gone; a later restore finds what has not.
+    """
+    has_gone = True
+    for root in roots:
+        aside = root.with_name(f"{root.name}.ending")
+        with suppress(FileNotFoundError):
+            root.rename(aside)
+            if _has_unsent(StagedCopies(aside)):
+                has_gone = False
+                with suppress(OSError):  # it is found by this name too
+                    aside.rename(root)
+                continue
+            shutil.rmtree(aside, ignore_errors=True)
+        with suppress(OSError):  # another node of this machine may use it
+            root.parent.rmdir()
+    return has_gone
+
+
+def _has_unsent(copies: StagedCopies) -> bool:
+    return any(
+        seal is not None and seal.ranks_count is not None
+        and not copies.stored_as(checkpoint, attempt)
+        for checkpoint, attempt, seal in _in_order(copies)
+    )  # fmt: skip
 
 
 def move_to_disk(memory: Path, disk: Path) -> bool:

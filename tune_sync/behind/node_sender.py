@@ -163,12 +163,13 @@ class NodeSender:
             self._changed.notify_all()
             return self._queue.wait_for(attempt)
 
-    def go_on_alone(self) -> None:
-        """The driver has died: send all that is here, also what nobody told it of."""
+    def go_on_alone(self) -> News:
+        """The driver has died: send all that is here, also what nobody told it of; see `status`."""
         self.scan()
         with self._changed:
             self._queue.is_alone = True
             self._changed.notify_all()
+            return self._news(Orders())
 
     @property
     def unheard_s(self) -> float:
@@ -257,10 +258,8 @@ class NodeSender:
                 return  # another thread has removed it since
             self._seals[attempt] = seal
             self._places[attempt] = copies
-            item = Item(
-                checkpoint, attempt, seal.sealed_s, size_bytes, stored_as, in_memory,
-                is_confirmed=seal.is_confirmed or bool(stored_as),
-            )  # fmt: skip
+            known = seal.is_confirmed or bool(stored_as)
+            item = Item(checkpoint, attempt, seal.sealed_s, size_bytes, stored_as, in_memory, known)
             self._queue.add(item)
         if not item.is_confirmed:
             self._confirmer.add(partial(self._confirm, item))

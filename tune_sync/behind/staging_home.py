@@ -178,8 +178,9 @@ class StagingHome:
     @contextmanager
     def held(self, checkpoint: str) -> Iterator[Path | None]:
         """The directory of a copy that is on this node, and stays meanwhile; None without one."""
-        copy = self._copies.whole(checkpoint)
-        if copy is None and self._brought is not None:
+        is_one = self._checkpoint(checkpoint) == checkpoint  # and no directory inside of one
+        copy = self._copies.whole(checkpoint) if is_one else None
+        if copy is None and self._brought is not None and is_one:
             self._find(checkpoint)  # waits until there is something to be brought
             copy = self._brought.whole(checkpoint)
         if copy is None:

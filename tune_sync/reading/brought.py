@@ -122,6 +122,8 @@ class BroughtCopies:
             with self._lock:
                 del self._running[checkpoint]
                 self._used_s[checkpoint] = self._clock()
+                if not is_here:
+                    del self._used_s[checkpoint]
             mine.set_result(is_here)
         return is_here
 
@@ -142,6 +144,12 @@ class BroughtCopies:
         """Remove all that nobody reads just now; returns whether there was any."""
         return self._remove(lambda checkpoint: True)
 
+    def has_some(self) -> bool:
+        """Whether there is any, or one is on its way."""
+        with self._lock:
+            is_coming = bool(self._running)
+        return is_coming or any(True for _ in self.copies.attempts())
+
     def sweep(self) -> None:
         """Remove what nobody has read for long."""
         now_s = self._clock()
@@ -161,10 +169,11 @@ class BroughtCopies:
         return removed
 
     def _bring_once(self, checkpoint: str) -> bool:
-        if self.copies.whole(checkpoint) is not None:
-            return True
         home = self._open_home()
         manifest = _manifest(home, checkpoint)
+        here = self.copies.whole(checkpoint)
+        if here is not None and (manifest is None or _has(here, manifest)):
+            return True
         if manifest is None:
             replica = self._others.replica(checkpoint)
             if replica is not None:
@@ -219,6 +228,12 @@ class BroughtCopies:
                     raise FileNotFoundError(f"{key} ends early")
                 self._home.write(target, at_bytes, chunk)
                 at_bytes += len(chunk)
+
+
+def _has(copy: CopyHere, manifest: Manifest) -> bool:
+    """Whether a copy is of what is stored, and not of what had its name before."""
+    found = copy.manifest()
+    return found is not None and found.files == manifest.files
 
 
 def _manifest(home: Home, checkpoint: str) -> Manifest | None:
