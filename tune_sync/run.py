@@ -15,6 +15,7 @@ from tune_sync.behind.nodes import Nodes
 from tune_sync.errors import AskedTwiceError, ImmutableError, NotStoredError
 from tune_sync.homes.inner_runs import recover_inner
 from tune_sync.homes.lease import Holder
+from tune_sync.homes.recorded import newest_of
 from tune_sync.homes.recovery_log import log_forgotten, log_recovery
 from tune_sync.homes.saved_state import saved_trials
 from tune_sync.homes.sites import LocalSite, Site, make_way
@@ -254,14 +255,14 @@ class Run:
     def write_behind(self, nodes: Nodes, backlog: Backlog | None = None) -> None:
         """From here on checkpoints may be staged on the nodes that wrote them. See `Behind`."""
         self.behind = Behind(
-            self.home,
-            self.publisher,
-            nodes,
-            self.check_lease,
-            backlog,
-            self.where,
+            self.home, self.publisher, nodes, self.check_lease, backlog, self.where,
             self.corrections,
-        )
+        )  # fmt: skip
+
+    def newest_of_earlier(self, trial: str) -> str:
+        """The newest checkpoint of a trial's directory that earlier runs published, or ""."""
+        keys = self._taken if self.home.in_place else self.home.published_keys()
+        return newest_of(key for key in keys if layout.parent(key) == trial).get(trial, "")
 
     def publish_early(
         self, checkpoint: str, strict: bool, attempts: Collection[str],

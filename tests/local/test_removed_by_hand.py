@@ -9,6 +9,7 @@ import pytest
 from ray import tune
 
 from tests.local import trainables
+from tests.local.test_adopt import drive_until
 from tests.local.test_periods import is_whole, named, newest_state, published
 from tune_sync import RunConfig, SyncConfig
 from tune_sync.errors import NotStoredError
@@ -63,3 +64,23 @@ def test_state_does_not_name_what_a_trial_has_lost_that_ended_before(
     found = named(newest_state(far / "x"), far / "x")
     assert [(status, len(names)) for status, names in found] == [("TERMINATED", 1)] * 2
     assert all(is_whole(far / "x", path) for _, names in found for path in names)
+
+
+@pytest.mark.lowest
+def test_who_loses_all_that_it_reported_since_a_restore_goes_on_from_what_was_stored_before(
+    local_ray: None, tmp_path: Path
+) -> None:
+    """As when its node dies. With few kept, Ray has forgotten that one by then."""
+    far, staging = tmp_path / "far", tmp_path / "staging"
+    told = {"mark": str(tmp_path / "mark"), "staging": str(staging)}
+    sync = {
+        "wait_for": "staged", "staging_dir": str(staging),
+        "max_bandwidth_bytes_per_s": trainables.LARGE_BYTES // 40,
+    }  # fmt: skip
+    root = drive_until(
+        lambda: [*published(far / "x").values()] == [[0, 1]], far, "loses_what_it_has_staged",
+        space={**told, "max_failures": 3}, checkpoint={"num_to_keep": 2}, sync=sync,
+    )  # fmt: skip
+    results = tune.Tuner.restore(str(root), trainables.loses_what_it_has_staged).fit()
+    assert not results.errors
+    assert results[0].metrics["resumed_at"] == 2

@@ -183,3 +183,31 @@ def loses_its_last_one(config: dict[str, Any]) -> None:
     # One that is new sees at once what is not there.
     subprocess.run(["pkill", "-KILL", "-P", str(os.getppid()), "-f", "^ray::NodeAgent"], check=True)
     time.sleep(2 * NOTICED_S)
+
+
+def loses_what_it_has_staged(config: dict[str, Any]) -> None:
+    """Two steps; after a restore two large ones, removed before they are stored; then one more."""
+    found, first = tune.get_checkpoint(), 0
+    if found is not None:
+        with found.as_directory() as directory:
+            first = read_checkpoint(directory)["step"] + 1
+
+    def save(step: int, file_count: int) -> None:
+        files = {"file_count": file_count, "file_bytes": LARGE_BYTES // LARGE_COUNT}
+        with tempfile.TemporaryDirectory() as made:
+            write_checkpoint(Path(made), files, {"step": step})
+            metrics = {"step": step, "resumed_at": first}
+            tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(made))
+
+    mark = Path(config["mark"])
+    if mark.exists():
+        save(first, 0)
+        return
+    for step in range(first, first + 2):
+        save(step, LARGE_COUNT if first else 0)
+    while not first:  # it is killed
+        time.sleep(1.0)
+    mark.touch()
+    for path in [*Path(config["staging"]).rglob("checkpoint_*")]:
+        shutil.rmtree(path, ignore_errors=True)
+    raise RuntimeError("stumbled")

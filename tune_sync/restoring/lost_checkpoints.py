@@ -39,7 +39,7 @@ def _forget(
     before = ray_records.current(trial)
     left = [r for _, r in sorted(ray_records.kept(trial).items()) if r not in lost]
     now = None if before in lost else before
-    newest = behind.newest_published(ray_records.directory_of(trial))
+    newest = _newest_stored(run, behind, ray_records.directory_of(trial))
     stored = next((r for r in left if ray_records.key_of(run, r) == newest), None)
     if now is None:
         now = stored
@@ -55,6 +55,13 @@ def _forget(
             "%s: checkpoint %s is lost (%s); its newest that is stored is %s",
             trial, key, behind.why_lost(key), newest or "none",
         )  # fmt: skip
+
+
+def _newest_stored(run: Run, behind: Behind, directory: str) -> str:
+    """Of this run; of those before it, if this one has published none yet; "" if there is none."""
+    own = behind.newest_published(directory)
+    earlier = "" if own else run.newest_of_earlier(directory)
+    return earlier if earlier and run.home.committer.manifest(earlier) is not None else own
 
 
 def _result(run: Run, trial: Any, key: str, filesystem: pafs.PyFileSystem) -> Any:
