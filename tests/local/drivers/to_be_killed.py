@@ -1,8 +1,8 @@
 """A search on a Ray that is running, to be killed.
 
 `STORAGE TRAINABLE CHECKPOINT_CONFIG SPACE [SYNC_CONFIG]`: the last three are JSON. In the space a
-list is a grid, and `max_failures` is Ray's. With a sync config, STORAGE is its upload_dir. The run's
-name is "x".
+list is a grid, and `max_failures` is Ray's. With a sync config, STORAGE is its upload_dir. The
+run's name is "x".
 """
 
 from __future__ import annotations
