@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bed import Cluster
+from tests.hosts.searches import DRIVERS
 from tests.stores.proxy import proxy_argv, write_faults
-from tests.stores.seaweed import KEY, SECRET, config_file, weed_argv
+from tests.stores.seaweed import KEY, SECRET, S3Server, config_file, weed_argv
 
 HOST = "store"
 PORTS = (8333, 9333, 9340, 8888, 8181, 23646)
@@ -31,6 +36,30 @@ def start_store(cluster: Cluster, users: Mapping[str, Sequence[str]] | None = No
         cluster.popen(HOST, argv, env, stdout=log, stderr=log)
     wait_ready(cluster, PORTS[0])
     return f"http://{address}:{PORTS[0]}"
+
+
+@contextmanager
+def notes_and_bucket(where: str, hosts: Iterable[str]) -> Iterator[tuple[Cluster, Path]]:
+    """A head that only drives, two workers, and a store, with a bucket "bucket", on its own host.
+
+    Args:
+        where: A directory of these hosts that outlives them.
+        hosts: Which have it.
+
+    Yields:
+        The cluster, and this machine's side of that directory.
+    """
+    notes = Path(tempfile.mkdtemp(prefix="notes-"))
+    with Cluster(
+        worker_count=2, bare_hosts=[HOST], disk_bytes=2 << 30,
+        mounts={name: {where: notes} for name in hosts},
+        env=S3Server(f"http://{HOST}:{PORTS[0]}").env,
+    ) as cluster:  # fmt: skip
+        start_store(cluster)
+        spec = {"name": "", "make_bucket": "bucket", "keys_of": "bucket"}
+        cluster.drive("head", DRIVERS / "bucket.py", [json.dumps(spec)])
+        yield cluster, notes
+    shutil.rmtree(notes)
 
 
 def start_proxy(cluster: Cluster, endpoint_url: str) -> tuple[str, Path]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,13 +14,11 @@ import pytest
 from tests.bed import Cluster
 from tests.hosts.drivers.replicated import FIRST_GENERATION
 from tests.hosts.searches import DRIVERS, wait_for
-from tests.hosts.stores import PORTS, start_store
-from tests.stores.seaweed import S3Server
+from tests.hosts.stores import notes_and_bucket
 
 pytestmark = pytest.mark.hosts
 
 NOTES = "/srv/notes"
-STORE = f"http://store:{PORTS[0]}"
 MEMORY = {"memory_limit": 256 << 20, "max_checkpoints_in_memory": 9}
 
 
@@ -57,17 +53,8 @@ class Bed:
 
 @pytest.fixture(scope="module")
 def whole_bed() -> Iterator[Bed]:
-    notes = Path(tempfile.mkdtemp(prefix="notes-"))
-    mounts = {name: {NOTES: notes} for name in ("head", "w1", "w2")}
-    with Cluster(
-        worker_count=2, bare_hosts=["store"], disk_bytes=2 << 30, mounts=mounts,
-        env=S3Server(STORE).env,
-    ) as cluster:  # fmt: skip
-        start_store(cluster)
-        spec = {"name": "", "make_bucket": "bucket", "keys_of": "bucket"}
-        cluster.drive("head", DRIVERS / "bucket.py", [json.dumps(spec)])
+    with notes_and_bucket(NOTES, ("head", "w1", "w2")) as (cluster, notes):
         yield Bed(cluster, notes)
-    shutil.rmtree(notes)
 
 
 @pytest.fixture

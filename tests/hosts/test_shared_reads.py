@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,12 +13,10 @@ import pytest
 from tests.bed import Cluster
 from tests.hosts.drivers.shared_reads import HOSTS, READERS_COUNT, READING
 from tests.hosts.searches import DRIVERS, wait_for
-from tests.hosts.stores import PORTS, start_store
-from tests.stores.seaweed import S3Server
+from tests.hosts.stores import notes_and_bucket
 
 pytestmark = pytest.mark.hosts
 
-STORE = f"http://store:{PORTS[0]}"
 BLOB_BYTES = 32 << 20
 FILES_COUNT = 21
 RATE_MBIT = 80  # three seconds for the whole
@@ -53,17 +49,8 @@ class Bed:
 
 @pytest.fixture(scope="module")
 def bed() -> Iterator[Bed]:
-    notes = Path(tempfile.mkdtemp(prefix="notes-"))
-    mounts = {"head": {str(READING): notes}}
-    with Cluster(
-        worker_count=2, bare_hosts=["store"], disk_bytes=2 << 30, mounts=mounts,
-        env=S3Server(STORE).env,
-    ) as cluster:  # fmt: skip
-        start_store(cluster)
-        spec = {"name": "", "make_bucket": "bucket", "keys_of": "bucket"}
-        cluster.drive("head", DRIVERS / "bucket.py", [json.dumps(spec)])
+    with notes_and_bucket(str(READING), ["head"]) as (cluster, notes):
         yield Bed(cluster, notes)
-    shutil.rmtree(notes)
 
 
 def assert_read(found: dict[str, Any]) -> None:

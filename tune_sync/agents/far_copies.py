@@ -97,12 +97,21 @@ class FarCopy:
         return self._get(self.agent.ask_copy.remote(self.checkpoint, verb, *args))
 
     def _get(self, ref: Any) -> Any:
-        try:
-            return ray.get(ref, timeout=self.timeout_s)
-        except RayTaskError as error:
-            raise (error.cause if isinstance(error.cause, Exception) else error) from None
-        except RayError as error:
-            raise FileNotFoundError(f"{self.checkpoint} cannot be read at home: {error}") from error
+        return answer_of(ref, self.checkpoint, self.timeout_s)
+
+
+def answer_of(ref: Any, checkpoint: str, timeout_s: float) -> Any:
+    """What another node's agent says of a copy, or raises there.
+
+    Raises:
+        FileNotFoundError: It does not answer.
+    """
+    try:
+        return ray.get(ref, timeout=timeout_s)
+    except RayTaskError as error:
+        raise (error.cause if isinstance(error.cause, Exception) else error) from None
+    except RayError as error:
+        raise FileNotFoundError(f"{checkpoint} cannot be read elsewhere: {error}") from error
 
 
 class RayFarCopies:

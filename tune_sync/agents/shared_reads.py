@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 
 from tune_sync import layout
-from tune_sync.agents.far_copies import RayFarCopies
+from tune_sync.agents.far_copies import RayFarCopies, answer_of
 from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.names import agent_name
 from tune_sync.behind.memory_home import FreeMemory, Memory
@@ -190,12 +190,7 @@ class _Shared:
         return data
 
     def _get(self, ref: Any) -> Any:
-        try:
-            return ray.get(ref, timeout=self._timeout_s)
-        except RayTaskError as error:
-            raise (error.cause if isinstance(error.cause, Exception) else error) from None
-        except RayError as error:
-            raise FileNotFoundError(f"{self._checkpoint} is not read elsewhere: {error}") from error
+        return answer_of(ref, self._checkpoint, self._timeout_s)
 
 
 class _Others:
