@@ -196,7 +196,8 @@ class NodeAgent(ReplicaService, ReadService):
                 logger.debug("%s: %s", self._name, error)
             if step is Step.STAY:
                 stop.wait(WATCH_S)
-        may_be_needed = self._is_alone or self._spec.options.shared  # which may not be mounted now
+        # A live driver has said what is of no use. A lease that has gone may only not be mounted.
+        may_be_needed = self._is_alone or (self._spec.options.shared and not self._is_closing)
         self._sender.end(leave=step is Step.LEAVE or may_be_needed)
         roots = [self._root, *([self._memory.root] if self._memory is not None else [])]
         is_left = step is Step.LEAVE or (may_be_needed and not remove_sent(roots))
