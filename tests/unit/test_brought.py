@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.clock import Clock
-from tests.unit.test_node_sender import FIRST, SECOND, report
+from tests.unit.test_memory_tier import Node as Staging
+from tests.unit.test_node_sender import FIRST, SECOND, Shaky, report
 from tune_sync.behind.memory_home import Memory
 from tune_sync.behind.node_copies import CopyHere, NodeCopies
 from tune_sync.behind.node_disk import NodeDisk
@@ -295,3 +296,22 @@ def test_of_many_checkpoints_the_latest_are_known() -> None:
     assert holders.join(names[-1], "two") == "one"
     assert holders.join(names[0], "two") == ""
     assert holders.join(names[0], "one") == "two"
+
+
+class Brings:
+    """Is asked for no more than whole checkpoints."""
+
+    def whole(self, checkpoint: str) -> None:
+        assert checkpoint == SECOND
+        return
+
+
+def test_a_directory_inside_of_a_checkpoint_is_not_waited_for(tmp_path: Path) -> None:
+    home = Shaky(tmp_path / "home")
+    upload = report(home, SECOND)
+    home.publish(SECOND, False, [upload.attempt])
+    node = Staging(tmp_path, home, brought=Brings(), timeout_s=0.0)
+    for inside in (f"{SECOND}/a", f"{FIRST}/model", SECOND):
+        with node.staging.held(inside) as found:
+            assert found is None
+    node.agent.end()

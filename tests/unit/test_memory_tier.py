@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_node_sender import FIRST, SECOND, Shaky, report, until
+from tests.unit.test_node_sender import FIRST, SECOND, Shaky, until
 from tune_sync.behind.memory_home import Memory
 from tune_sync.behind.node_sender import NodeSender
 from tune_sync.behind.staging_home import StagingHome
@@ -391,21 +391,3 @@ def test_shared_memory_smaller_than_one_checkpoint_fails_nothing(tmp_path: Path)
     )  # fmt: skip
     assert done.stdout == "done\n", done.stderr
     assert "are free" in done.stderr
-
-
-class Brings:
-    """Is asked for no more than whole checkpoints."""
-
-    def whole(self, checkpoint: str) -> None:
-        assert checkpoint == SECOND
-        return
-
-
-def test_a_directory_inside_of_a_checkpoint_is_not_waited_for(tmp_path: Path, home: Shaky) -> None:
-    upload = report(home, SECOND)
-    home.publish(SECOND, False, [upload.attempt])
-    node = Node(tmp_path, home, brought=Brings(), timeout_s=0.0)
-    for inside in (f"{SECOND}/a", f"{FIRST}/model", SECOND):
-        with node.staging.held(inside) as found:
-            assert found is None
-    node.agent.end()
