@@ -92,8 +92,8 @@ def test_a_link_that_is_cut_for_longer_than_the_limit_is_an_error(bed: BareHosts
     writer = Writer(bed.hosts["w1"], home, "k", 2, times=1000)
     bed.switch.cut("w1")
     error, seconds, _ = writer.result()
-    assert error == "SyncTimeoutError" and seconds < 10
-    wait_until_free(home, 10)  # the link is still cut
+    assert error == "SyncTimeoutError" and seconds < 50
+    wait_until_free(home, 50)  # the link is still cut
     assert home.ask("find k") is None
     bed.switch.heal("w1")
     error, _, digest = Writer(bed.hosts["w1"], home, "k", 5, times=1).result()
@@ -105,7 +105,7 @@ def test_a_host_without_power_leaves_nothing(bed: BareHosts) -> None:
     Writer(bed.hosts["w1"], home, "k", 2, times=1000)
     assert home.ask("used") == 32 * MIB
     bed.hosts["w1"].kill()
-    wait_until_free(home, 10)
+    wait_until_free(home, 50)
     assert home.ask("find k") is None
 
 
@@ -114,7 +114,7 @@ def test_a_writer_learns_that_home_has_no_power(bed: BareHosts) -> None:
     writer = Writer(bed.hosts["w1"], home, "k", 2, times=1000)
     bed.hosts["head"].kill()
     error, seconds, _ = writer.result()
-    assert error in ("SyncTimeoutError", "PeerLostError") and seconds < 10
+    assert error in ("SyncTimeoutError", "PeerLostError") and seconds < 50
 
 
 @pytest.mark.parametrize("loss_pct", [0, 0.5])

@@ -29,7 +29,6 @@ from tune_sync.spec import Options
 
 STEPS, FAILS_AFTER = 5, 2
 LARGE_BYTES = 32 << 20
-IN_MEMORY_S = 0.1
 
 
 @pytest.fixture
@@ -114,7 +113,6 @@ def test_a_trial_goes_on_from_memory_and_at_the_end_all_is_stored(
         tmp_path, staged_in(shm, max_checkpoints_in_memory=9), upload_dir=tmp_path / "shared"
     )
     assert result.metrics["directory"].startswith(str(shm))
-    assert result.metrics["restore_s"] < IN_MEMORY_S
     before = json.loads((tmp_path / "notes").read_text())
     assert [result.metrics["inode"]] == before, "it was copied"
     wait_for(lambda: not list((tmp_path / "staging").glob("*/*")), "the end of the staging")

@@ -71,4 +71,4 @@ def test_an_agent_that_was_started_again_is_told_again(local_ray: None) -> None:
 def test_one_that_is_not_there_is_not_waited_for(local_ray: None) -> None:
     start_s = time.monotonic()
     assert ask_options(f"options-{uuid.uuid4().hex}", TIMEOUT_S) is None
-    assert time.monotonic() - start_s < 5.0
+    assert time.monotonic() - start_s < 30.0

@@ -18,7 +18,7 @@ from tune_sync.testing.memory_bucket import MemoryBucket
 
 TRIALS_COUNT, CHECKPOINTS_COUNT, FILES_COUNT = 20, 50, 20
 PAGE_COUNT = 1000
-SOON_S = 8.0
+SOON_S = 60.0
 
 
 class SlowBucket(MemoryBucket):

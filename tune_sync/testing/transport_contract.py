@@ -189,7 +189,8 @@ class TransportContract:
             other.close()
             other.close()
             wait_until(lambda: pair.shelf.held_count == 1)
-            assert pair.held("kept") == b"x" and pair.pool.used_bytes == 1
+            wait_until(lambda: pair.pool.used_bytes == 1)
+            assert pair.held("kept") == b"x"
             with raises(PeerLostError):
                 other.find("kept")
 
