@@ -34,7 +34,7 @@ from tune_sync.testing.transport_contract import TOKEN, TransportContract
 from tune_sync.testing.transport_pair import CountingPool, Pair, wait_until
 
 MIB = 1 << 20
-SHORT = Limits(2, block_bytes=MIB, window_bytes=2 * MIB, stall_timeout_s=1, connect_timeout_s=2)
+SHORT = Limits(2, block_bytes=MIB, window_bytes=2 * MIB, stall_timeout_s=3, connect_timeout_s=5)
 
 
 class ShortTcp(TransportContract):
@@ -108,13 +108,13 @@ def test_a_stall_is_an_error_in_time_and_nothing_of_it_is_seen(pair: Pair, relay
     write(upload, bytes(16 * MIB))
     relay.may_pass.clear()
     started_s = time.monotonic()
-    with pytest.raises(SyncTimeoutError, match=r"1 s; try again"):
+    with pytest.raises(SyncTimeoutError, match=r"3 s; try again"):
         write(upload, bytes(16 * MIB))
     with pytest.raises((SyncTimeoutError, PeerLostError)):
         upload.publish()
     upload.drop()
     peer.close()
-    assert time.monotonic() - started_s < 8
+    assert time.monotonic() - started_s < 20
     relay.may_pass.set()
     wait_until(lambda: pair.pool.used_bytes == 0)
     assert pair.held("k") is None

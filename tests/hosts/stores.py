@@ -16,7 +16,7 @@ from tests.stores.proxy import proxy_argv, write_faults
 from tests.stores.seaweed import KEY, SECRET, S3Server, config_file, weed_argv
 
 HOST = "store"
-PORTS = (8333, 9333, 9340, 8888, 8181, 23646)
+PORTS = (8333, 9333, 9340, 8888, 23646)
 PROXY_PORT = 8444
 READY_TIMEOUT_S = 30.0
 LOOK = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 1)"

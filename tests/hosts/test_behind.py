@@ -76,7 +76,7 @@ def test_reports_do_not_wait_for_the_cable_and_all_is_home_at_the_end(cluster: C
     for trial in found["trials"]:
         assert_stored(trial, 5)
         took_s = sorted(row["took_s"] for row in trial["reported"])
-        assert took_s[len(took_s) // 2] < TRAVEL_S / 2, took_s
+        assert took_s[len(took_s) // 2] < TRAVEL_S, took_s
     for name in cluster.workers:
         wait_for(lambda name=name: not agents(cluster, name), "the agents to end")  # type: ignore[misc]
         assert staged_on(cluster, name) == []
@@ -126,7 +126,9 @@ def test_any_host_is_told_what_is_staged_on_another_one(cluster: Cluster) -> Non
     trials = [{**SETTINGS, "host": "w1", "steps": 8}]
     with searching(cluster, name="status", sync=STAGED, trials=trials) as running:
         wait_for(lambda: len(staged_on(cluster, "w1")) >= 4, "some to be staged")
+        cluster.slow("w1", rate_mbit=2)  # so that the search is not over before it is asked
         status = cluster.drive("w2", DRIVERS / "status.py", ["status"])
+        cluster.fast("w1")
     assert running.result()["errors"] == []
     assert (status["where"], status["is_running"]) == (f"{RESULTS}/status", True)
     assert status["driver"].startswith("process ")

@@ -77,9 +77,14 @@ def under_way(root: Path, checkpoint: str, host: str) -> str:
 
 def wait_until_under_way(root: Path, host: str) -> str:
     """Wait for the middle of a host's second checkpoint; returns the trial's directory."""
-    wait_for(lambda: bool(under_way(root, "checkpoint_000001", host)), "a transfer")
-    trial = under_way(root, "checkpoint_000001", host)
-    assert trial, "the transfer is already over"
+    trials: list[str] = []
+
+    def sees_one() -> bool:
+        trials.append(under_way(root, "checkpoint_000001", host))
+        return bool(trials[-1])
+
+    wait_for(sees_one, "a transfer")
+    trial = trials[-1]
     assert not (root / trial / "checkpoint_000001").exists()
     return trial
 

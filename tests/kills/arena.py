@@ -22,7 +22,7 @@ BUCKET = "bucket/results"
 URL = f"s3://{BUCKET}"
 NOTES = "/srv/notes"  # on the hosts; a directory of the machine, so it survives all of them
 S3_PORT = 8333
-PORTS = (S3_PORT, 9333, 9340, 8888, 8181, 23646)
+PORTS = (S3_PORT, 9333, 9340, 8888, 23646)
 CABLE_MS = 10.0  # each way: a request takes 20 ms longer
 # Everything in the bucket is in memory. The store is made anew once it holds so much.
 FULL_BYTES = 2 << 30

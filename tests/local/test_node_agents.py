@@ -6,7 +6,6 @@ import threading
 import time
 import uuid
 from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -155,9 +154,9 @@ def test_an_agent_that_hangs_delays_nothing_of_the_others(local_ray: None, tmp_p
     while not all((tmp_path / names[node] / "a").exists() for node in ("slow", "well")):
         assert time.monotonic() - began_s < 60.0, "one agent hangs"
         time.sleep(0.05)
-    time.sleep(2.5)
-    asked_s = ray.get(made["well"].asked_s.remote(), timeout=10)
-    assert max(after_s - before_s for before_s, after_s in pairwise(asked_s)) < 3.0
+    while len(ray.get(made["well"].asked_s.remote(), timeout=10)) < 5:
+        assert time.monotonic() - began_s < 60.0, "it waits for the one that hangs"
+        time.sleep(0.1)
     assert not (tmp_path / names["hangs"]).exists()
     assert len(ray.get(made["hangs"].asked_s.remote(), timeout=10)) == 1, "it is not asked anew"
     behind.close(10.0)

@@ -60,13 +60,13 @@ def s3(server: S3Server) -> Any:
 
 
 def weed_argv(directory: Path, address: str, ports: Sequence[int]) -> list[str]:
-    """The command; `ports` are those of S3, master, volume, filer, WebDAV, Iceberg, admin."""
+    """The command; `ports` are those of S3, master, volume, filer, admin."""
     weed = next(filter(Path.is_file, PROGRAMS))
-    names = ("s3.port", "master.port", "volume.port", "filer.port", "s3.port.iceberg", "admin.port")
+    names = ("s3.port", "master.port", "volume.port", "filer.port", "admin.port")
     given = [f"-{name}={port}" for name, port in zip(names, ports, strict=False)]
     return [
         str(weed), "mini", f"-dir={directory}", f"-ip={address}", f"-ip.bind={address}",
-        "-admin.ui=false", "-webdav=false", *given,
+        "-admin.ui=false", "-webdav=false", "-s3.port.iceberg=0", "-s3.port.lance=0", *given,
     ]  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def seaweed(
         users: More users, and what each may do. Then no bucket is made by itself, as it is
             without, when an object is put.
     """
-    port, *others = free_ports(6)
+    port, *others = free_ports(5)
     argv = weed_argv(directory, address, [port, *others])
     if users is not None:
         argv += [f"-s3.config={config_file(directory, users)}", "-s3.autoCreateBucket=false"]

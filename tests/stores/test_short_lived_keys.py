@@ -23,7 +23,7 @@ from tune_sync.buckets.opening import open_bucket
 from tune_sync.buckets.retry import Retry
 from tune_sync.buckets.url import parse_bucket_url
 
-LIFE_S = 2.0
+LIFE_S = 4.0
 KEYS_COUNT = 30
 USERS = {f"key{number}": ["Admin", "Read", "Write", "List"] for number in range(KEYS_COUNT)}
 ENGINES = ("obstore", "pyarrow", pytest.param("fsspec", marks=pytest.mark.slow))
@@ -109,7 +109,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.mark.parametrize("source", ["file", "process"])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_everything_is_stored_with_keys_that_live_for_four_seconds(
+def test_everything_is_stored_with_keys_that_live_for_eight_seconds(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, source: str
 ) -> None:
     keys, seen = Keys(), set[str]()

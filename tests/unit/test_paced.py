@@ -8,8 +8,8 @@ from collections import defaultdict
 
 from tune_sync.paced import Paced
 
-PERIOD_S = 0.2
-TIMEOUT_S = 10.0
+PERIOD_S = 1.0
+TIMEOUT_S = 30.0
 
 
 def test_of_many_the_first_and_the_last_are_done() -> None:
@@ -36,7 +36,7 @@ def test_names_do_not_wait_for_each_other() -> None:
             paced.do(name, lambda n=name, k=number: done[n].append(k), lambda: None)  # type: ignore[misc]
     start_s = time.monotonic()
     assert paced.flush(TIMEOUT_S)
-    assert time.monotonic() - start_s < 5 * PERIOD_S
+    assert time.monotonic() - start_s < 10 * PERIOD_S  # one after the other, it would be 50
     assert set(map(tuple, done.values())) == {(0, 1)} and len(done) == 50
 
 
