@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
-import time
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,9 @@ from tune_sync import CallbackSyncer, CommandSyncer, RunConfig
 from tune_sync.run import Run
 from tune_sync.syncers.base import BackgroundSyncer, Syncer
 from tune_sync.syncers.object_store import ObjectStoreSyncer
-from tune_sync.testing.syncer_contract import LATE_S, SyncerContract
+from tune_sync.testing.syncer_contract import SyncerContract
+
+SOON_S = 30.0
 
 
 class CopyingSyncer(BackgroundSyncer):
@@ -106,22 +109,29 @@ class Greedy(CopyingSyncer):
 
 
 class Beside(CopyingSyncer):
-    """Does not wait for what it has given up."""
+    """Does not wait for what it has given up: that is written once what came later is there."""
 
-    is_first = True
+    count = itertools.count()  # of all that are made: they look at one directory
+    has_read, may_write, has_written = (threading.Event() for _ in range(3))
 
     def _start(self, command: Callable[[], None]) -> bool:
         self._thread = None
-        return super()._start(command)
+        super()._start(command)
+        return self.has_read.wait(SOON_S)
 
     def _copy(self, source: str, target: str, exclude: list[str] | None) -> None:
         found = {path: path.read_bytes() for path in Path(source).iterdir() if path.is_file()}
-        was_first, self.is_first = self.is_first, False
-        if was_first:
-            time.sleep(LATE_S / 2)
+        number = next(self.count)
+        self.has_read.set()
+        if number == 0:
+            self.may_write.wait(SOON_S)
+        elif number > 1:
+            self.has_written.wait(SOON_S)  # it looks
+            found = {path: path.read_bytes() for path in found}
         Path(target).mkdir(parents=True, exist_ok=True)
         for path, data in found.items():
             Path(target, path.name).write_bytes(data)
+        (self.may_write if number else self.has_written).set()
 
 
 @pytest.mark.parametrize(

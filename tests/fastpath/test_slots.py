@@ -32,7 +32,7 @@ def new_slots(shared_memory: Path) -> Iterator[Callable[..., Slots]]:
 
 
 def take(slots: Slots, need_bytes: int = MIB) -> Slot:
-    slot = slots.take(need_bytes, wait_s=5)
+    slot = slots.take(need_bytes, wait_s=60)
     assert slot is not None
     return slot
 
@@ -56,7 +56,7 @@ def test_a_slot_that_is_given_back_is_taken_again(new_slots: Callable[..., Slots
 def test_the_second_slot_is_made_in_the_background(new_slots: Callable[..., Slots]) -> None:
     slots = new_slots()
     first = take(slots)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(list(slots.folder.iterdir())) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert take(slots) is not first

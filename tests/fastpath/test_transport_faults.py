@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,16 +36,21 @@ from tune_sync.testing.transport_pair import CountingPool, Pair, wait_until
 
 MIB = 1 << 20
 SHORT = Limits(2, block_bytes=MIB, window_bytes=2 * MIB, stall_timeout_s=3, connect_timeout_s=5)
+# Where a limit is not what a test is about.
+LONG = replace(SHORT, stall_timeout_s=60, connect_timeout_s=60)
 
 
-class ShortTcp(TransportContract):
+class LimitedTcp(TransportContract):
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+
     def make_transport(self, token: bytes) -> TcpTransport:
-        return TcpTransport(token, limits=SHORT)
+        return TcpTransport(token, limits=self._limits)
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    with ShortTcp().pair(tmp_path) as made:
+def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
+    with LimitedTcp(getattr(request, "param", LONG)).pair(tmp_path) as made:
         yield made
 
 
@@ -54,11 +60,11 @@ def relay(pair: Pair) -> Iterator[Relay]:
         yield made
 
 
-def connect(relay: Relay) -> Peer:
-    return TcpTransport(TOKEN, limits=SHORT).connect(relay.address)
+def connect(relay: Relay, limits: Limits = LONG) -> Peer:
+    return TcpTransport(TOKEN, limits=limits).connect(relay.address)
 
 
-def write(upload: Upload, data: bytes, *, wait_s: float = 20) -> None:
+def write(upload: Upload, data: bytes, *, wait_s: float = 60) -> None:
     with TcpTransport(TOKEN).register(bytearray(data)) as region:
         upload.write(region, [Part(0, 0, len(data))]).wait(wait_s)
 
@@ -103,7 +109,7 @@ def test_a_bit_that_changes_here_while_it_is_sent_is_found(pair: Pair, relay: Re
 
 
 def test_a_stall_is_an_error_in_time_and_nothing_of_it_is_seen(pair: Pair, relay: Relay) -> None:
-    peer = connect(relay)
+    peer = connect(relay, SHORT)
     upload = peer.reserve("k", 16 * MIB)
     write(upload, bytes(16 * MIB))
     relay.may_pass.clear()
@@ -135,11 +141,14 @@ def test_a_stall_that_is_shorter_is_only_slow(pair: Pair, relay: Relay) -> None:
 def test_connections_that_end_are_an_error_at_once(pair: Pair, relay: Relay) -> None:
     peer = connect(relay)
     upload = peer.reserve("k", 16 * MIB)
+    write(upload, bytes(16 * MIB))  # the streams are open
     with TcpTransport(TOKEN).register(bytearray(16 * MIB)) as region:
+        relay.may_pass.clear()  # or it might be over before they end
         transfer = upload.write(region, [Part(0, 0, 16 * MIB)] * 20)
         relay.end_all()
         with pytest.raises(PeerLostError, match="connect again"):
             transfer.wait(20)
+    relay.may_pass.set()
     wait_until(lambda: pair.pool.used_bytes == 0)
     with pytest.raises(PeerLostError):
         peer.find("k")
@@ -197,9 +206,10 @@ def test_no_more_than_the_window_is_under_way(pair: Pair, relay: Relay) -> None:
         relay.harm = hold_answers
         with TcpTransport(TOKEN).register(bytearray(16 * MIB)) as region:
             transfer = upload.write(region, [Part(0, 0, 16 * MIB)])
-            time.sleep(0.5)
             window_bytes = SHORT.stream_count * SHORT.window_bytes
-            assert window_bytes <= sent_bytes < window_bytes + MIB
+            wait_until(lambda: sent_bytes >= window_bytes)
+            time.sleep(0.5)
+            assert sent_bytes < window_bytes + MIB
             answers.set()
             transfer.wait(20)
 
@@ -231,10 +241,11 @@ def test_an_impostor_that_does_not_know_the_token_gets_nothing() -> None:
         connection.recv(len(MAGIC) + 64, socket.MSG_WAITALL)
         connection.sendall(b"+" + bytes(32))
         assert connection.recv(1) == b""
-        _, printed = child.communicate(timeout=20)
+        _, printed = child.communicate(timeout=60)
     assert "PeerRefusedError" in printed and "does not know the token" in printed
 
 
+@pytest.mark.parametrize("pair", [SHORT], indirect=True)
 @pytest.mark.parametrize(
     "sent",
     [b"", b"GET / HTTP/1.1\r\n\r\n" + b"x" * 200, MAGIC, MAGIC + bytes(64), os.urandom(300)],
@@ -247,7 +258,7 @@ def test_strangers_are_turned_away_before_anything_is_looked_at(
     host, port = pair.server.address.split(":")
     with caplog.at_level(logging.DEBUG), socket.create_connection((host, int(port))) as knock:
         knock.sendall(sent)
-        knock.settimeout(10)
+        knock.settimeout(60)
         answer = b""
         try:
             while data := knock.recv(1000):
@@ -260,7 +271,7 @@ def test_strangers_are_turned_away_before_anything_is_looked_at(
 
 def authenticated(pair: Pair) -> socket.socket:
     """A connection of somebody who knows the token and then says whatever."""
-    made = TcpTransport(TOKEN, limits=SHORT).connect(pair.server.address)
+    made = TcpTransport(TOKEN, limits=LONG).connect(pair.server.address)
     return made._control._connection  # type: ignore[attr-defined,no-any-return]
 
 
@@ -339,7 +350,7 @@ def test_tls_hides_what_is_sent(tmp_path: Path) -> None:
         return data
 
     shelf = Shelf(CountingPool(tmp_path))
-    transport = TcpTransport(TOKEN, tls=tls, limits=SHORT)
+    transport = TcpTransport(TOKEN, tls=tls, limits=LONG)
     with transport.serve(shelf, "127.0.0.1") as server, Relay(server.address, look) as relay:
         with transport.connect(relay.address) as peer, peer.reserve("k", 11) as upload:
             write(upload, b"plain bytes")

@@ -101,7 +101,7 @@ def drive_until(
     argv += [json.dumps(checkpoint), json.dumps(space), *([json.dumps(sync)] if sync else [])]
     process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for(holds, "checkpoints", 90)
+        wait_for(holds, "checkpoints", 180)
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()

@@ -100,7 +100,7 @@ def test_the_best_of_all_trials_are_left_and_state_names_no_other(
     found = named(newest_state(root), root)
     assert {path.name for _, names in found for path in names}
     assert all(is_whole(root, path) for _, names in found for path in names)
-    assert max(counts) < TRIALS * STEPS / 2
+    assert max(counts) < TRIALS * STEPS, "nothing went before the end"
 
 
 def test_a_restore_keeps_the_best_of_before_and_after(local_ray: None, tmp_path: Path) -> None:

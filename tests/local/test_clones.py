@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -12,16 +13,21 @@ from ray import tune
 from ray.tune.schedulers import PopulationBasedTraining
 
 from tests.hosts.drivers.trainables import read_checkpoint, write_checkpoint
+from tests.hosts.searches import wait_for
 from tests.local.test_periods import is_whole, named, newest_state, watched
 from tune_sync import RunConfig, SyncConfig
 
 STEPS, PAUSE_S, INTERVAL = 14, 0.3, 3
 SLOW_S = 3.0
+RATES = [0.1, 0.2]
 KEPT_COUNT = INTERVAL + 1  # with fewer, one is gone when another trial is told to clone it
 
 
 def loop(config: dict[str, Any]) -> None:
-    """One that goes on from another trial's checkpoint needs long for a checkpoint of its own."""
+    """One that goes on from another trial's checkpoint needs long for a checkpoint of its own.
+
+    All begin together: one that ends before another one begins is not cloned.
+    """
     trial_id, first = tune.get_context().get_trial_id(), 0
     found = tune.get_checkpoint()
     if found is not None:
@@ -30,6 +36,9 @@ def loop(config: dict[str, Any]) -> None:
         first = came_from["step"] + 1
         if came_from["trial"] != trial_id:
             time.sleep(SLOW_S)
+    else:
+        Path(config["begun"], trial_id).touch()
+        wait_for(lambda: len(os.listdir(config["begun"])) == len(RATES), "the others")
     for step in range(first, STEPS):
         with tempfile.TemporaryDirectory() as made:
             write_checkpoint(Path(made), {}, {"step": step, "trial": trial_id})
@@ -52,18 +61,19 @@ def test_what_a_clone_goes_on_from_is_there(
     fields: dict[str, Any] | None, keep: int,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("TUNE_GLOBAL_CHECKPOINT_S", "0")
-    far = tmp_path / "far"
+    far, begun = tmp_path / "far", tmp_path / "begun"
+    begun.mkdir()
     if fields is None:
         place = {"storage_path": far, "sync_config": SyncConfig()}
     else:
         place = {"sync_config": SyncConfig(upload_dir=far, **fields)}
     scheduler = PopulationBasedTraining(
         time_attr="training_iteration", metric="score", mode="max", quantile_fraction=0.5,
-        perturbation_interval=INTERVAL, hyperparam_mutations={"rate": [0.1, 0.2]},
+        perturbation_interval=INTERVAL, hyperparam_mutations={"rate": RATES},
         resample_probability=0.0,
     )  # fmt: skip
     tuner = tune.Tuner(
-        loop, param_space={"rate": tune.grid_search([0.1, 0.2])},
+        loop, param_space={"rate": tune.grid_search(RATES), "begun": str(begun)},
         tune_config=tune.TuneConfig(scheduler=scheduler),
         run_config=RunConfig(
             name="x", verbose=0, **place,

@@ -13,6 +13,7 @@ from tests.local.trainables import SlowToSave
 from tune_sync import RunConfig
 
 INTERVAL = 2
+SAMPLES_COUNT = 4
 
 
 def population(root: Path, save_s: float, synch: bool, **checkpoint: int) -> tune.ResultGrid:
@@ -21,11 +22,15 @@ def population(root: Path, save_s: float, synch: bool, **checkpoint: int) -> tun
         perturbation_interval=INTERVAL, quantile_fraction=0.5,
         hyperparam_mutations={"rate": [0.1, 0.2]},
     )  # fmt: skip
-    space = {"save_s": save_s, "notes": str(root / "notes"), "rate": 0.1}
+    (root / "begun").mkdir()
+    space = {
+        "save_s": save_s, "notes": str(root / "notes"), "rate": 0.1,
+        "begun": str(root / "begun"), "together": SAMPLES_COUNT,
+    }  # fmt: skip
     return tune.Tuner(
         tune.with_resources(SlowToSave, {"cpu": 0.5}),
         param_space=space,
-        tune_config=tune.TuneConfig(num_samples=4, scheduler=scheduler),
+        tune_config=tune.TuneConfig(num_samples=SAMPLES_COUNT, scheduler=scheduler),
         run_config=RunConfig(
             name="x", storage_path=root, verbose=0,
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=INTERVAL, **checkpoint),

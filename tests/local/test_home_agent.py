@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 
+from tests.hosts.searches import wait_for
 from tests.unit.staged import CHECKPOINT, sealed
 from tune_sync.agents.connect import node_id, start_home
 from tune_sync.agents.home_agent import NAMESPACE, start_agent
@@ -31,10 +33,19 @@ def test_the_agent_outlives_each_start_of_a_further_run(local_ray: None) -> None
         assert ray.get(agent.ping.remote(), timeout=30) == node_id()
 
 
+def is_there(name: str) -> bool:
+    try:
+        agent = ray.get_actor(name, namespace=NAMESPACE)
+        ray.get(agent.ping.remote(), timeout=30)
+    except (ValueError, RayActorError):
+        return False
+    return True
+
+
 def test_one_that_was_killed_is_started_anew(local_ray: None) -> None:
     address = start_home(node_id())
     ray.kill(ray.get_actor(address.agent_name, namespace=NAMESPACE), no_restart=True)
-    time.sleep(1)
+    wait_for(lambda: not is_there(address.agent_name), "its end")
     assert start_home(node_id()) == address
     agent = ray.get_actor(address.agent_name, namespace=NAMESPACE)
     assert ray.get(agent.ping.remote(), timeout=30) == node_id()

@@ -154,11 +154,11 @@ def test_an_agent_that_hangs_delays_nothing_of_the_others(local_ray: None, tmp_p
     while not all((tmp_path / names[node] / "a").exists() for node in ("slow", "well")):
         assert time.monotonic() - began_s < 60.0, "one agent hangs"
         time.sleep(0.05)
-    while len(ray.get(made["well"].asked_s.remote(), timeout=10)) < 5:
+    while len(ray.get(made["well"].asked_s.remote(), timeout=60)) < 5:
         assert time.monotonic() - began_s < 60.0, "it waits for the one that hangs"
         time.sleep(0.1)
     assert not (tmp_path / names["hangs"]).exists()
-    assert len(ray.get(made["hangs"].asked_s.remote(), timeout=10)) == 1, "it is not asked anew"
+    assert len(ray.get(made["hangs"].asked_s.remote(), timeout=60)) == 1, "it is not asked anew"
     behind.close(10.0)
     publisher.close(10.0)
     for agent in made.values():
@@ -172,5 +172,5 @@ def test_questions_are_answered_while_all_wait_for_a_slow_disk(local_ray: None) 
     for _ in range(2 * CALL_THREADS):
         agent.flush_replica.remote("0" * 32, "tcp")
     time.sleep(0.5)
-    assert ray.get(agent.has_room.remote(), timeout=10)
+    assert ray.get(agent.has_room.remote(), timeout=40)  # a disk takes longer
     ray.kill(agent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -22,17 +23,24 @@ def gcs_holds(secret: bytes) -> bool:
 
     With Redis, all of that is on a disk.
     """
-    (gcs,) = (p for p in psutil.Process(os.getpid()).children(recursive=True)
-              if p.name() == "gcs_server")  # fmt: skip
+    (gcs,) = filter(is_gcs, psutil.Process(os.getpid()).children(recursive=True))
     maps = [line.split() for line in Path(f"/proc/{gcs.pid}/maps").read_text().splitlines()]
     with open(f"/proc/{gcs.pid}/mem", "rb", buffering=0) as memory:
         for where, rights, *_ in (found for found in maps if found[-1] != "[vvar]"):
             start, end = (int(at, 16) for at in where.split("-"))
             if rights.startswith("rw"):
                 memory.seek(start)
-                if secret in memory.read(end - start):
-                    return True
+                with suppress(OSError):  # it was given back meanwhile
+                    if secret in memory.read(end - start):
+                        return True
     return False
+
+
+def is_gcs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.name() == "gcs_server")
+    except psutil.NoSuchProcess:  # it has just ended
+        return False
 
 
 class MadeWith:

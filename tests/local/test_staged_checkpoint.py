@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,17 @@ def noted(tmp_path: Path) -> list[str]:
 def leftovers(tmp_path: Path) -> list[str]:
     """What is anywhere in staging, or in the making."""
     plain = Path(tempfile.gettempdir(), f"tune_sync-{os.getuid()}", ".tune_sync/making")
-    return [str(path) for top in (tmp_path / "staging", plain) for path in top.rglob("*.bin")]
+    walks = (os.walk(top) for top in (tmp_path / "staging", plain))
+    return [file for walk in walks for *_, files in walk for file in files if file.endswith(".bin")]
+
+
+def inodes(top: Path, name: str) -> set[int]:
+    """Of all files of that name: they go while this looks."""
+    found = set()
+    for directory, _, files in os.walk(top):
+        with suppress(FileNotFoundError):
+            found |= {Path(directory, name).stat().st_ino} if name in files else set()
+    return found
 
 
 def hands_over(config: dict[str, Any]) -> None:
@@ -61,8 +72,7 @@ def hands_over(config: dict[str, Any]) -> None:
             assert staged.path.is_relative_to(config["notes"]) == (config["way"] == "staged")
             number = (staged.path / "blob.bin").stat().st_ino
             tune.report({"step": step}, checkpoint=staged.checkpoint)
-            moved = list(Path(config["notes"], "staging").rglob("blob.bin"))
-            note(config, str(number in {path.stat().st_ino for path in moved}))
+            note(config, str(number in inodes(Path(config["notes"], "staging"), "blob.bin")))
             assert not staged.path.exists()
 
 
@@ -98,7 +108,7 @@ def stumbles(config: dict[str, Any]) -> None:
             write_checkpoint(staged.path, {}, {"step": step})
             tune.report({"step": step}, checkpoint=staged.checkpoint)
             if first == 0 and step == 1:
-                time.sleep(0.5)  # so that it is registered
+                time.sleep(2.0)  # so that it is registered
                 with tune_sync.staged_checkpoint() as half:
                     write_checkpoint(half.path, {}, {"step": -2})
                     note(config, str(half.path))

@@ -107,10 +107,16 @@ class Holds(TrainN):
 
 
 class SlowToSave(tune.Trainable):  # type: ignore[misc]
-    """Saves take longer than steps, and each one is noted in `config["notes"]`."""
+    """Saves take longer than steps, and each one is noted in `config["notes"]`.
+
+    So many as `config["together"]` begin together: one that ends early has nothing to take over.
+    """
 
     def setup(self, config: dict[str, Any]) -> None:
         self.step_done, self.parent = -1, ""
+        Path(config["begun"], self.trial_id).touch()
+        while len(os.listdir(config["begun"])) < config["together"]:
+            time.sleep(0.05)
 
     def step(self) -> dict[str, Any]:
         number = int(self.trial_id.rsplit("_", 1)[-1])

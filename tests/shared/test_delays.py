@@ -19,16 +19,18 @@ from tune_sync.homes.lease import Lease
 from tune_sync.homes.shared.home import SharedHome
 from tune_sync.homes.shared.site import SharedSite
 from tune_sync.manifest import seal_from_json
+from tune_sync.testing.transport_pair import wait_until
 
 Mount = Callable[..., Path]
 FILES = {"a": b"1", "d/b": b"22" * 5000}
 
 
 class Nodes:
-    """A driver, a node that writes, and one that reads."""
+    """A driver, a node that writes, and one that reads; `driver_s`: it alone sees late."""
 
-    def __init__(self, mounted: Mount, **faults: object) -> None:
-        self.roots = [mounted(**faults) / "exp" for _ in range(3)]
+    def __init__(self, mounted: Mount, driver_s: float = 0.0, **faults: object) -> None:
+        driver = {**faults, "delay_s": driver_s} if driver_s else faults
+        self.roots = [mounted(**given) / "exp" for given in (driver, faults, faults)]
         site = SharedSite(self.roots[0])
         site.check()
         site.prepare()
@@ -37,6 +39,10 @@ class Nodes:
         self.driver = site.home("me", 1)
         self.writer = SharedHome(self.roots[1], "me", 1, "node w1")
         self.reader = SharedHome(self.roots[2], "me", 1, "node w2")
+
+    def sees(self, checkpoint: str, attempt: str) -> bool:
+        """Whether the driver sees a part."""
+        return self.driver.store.info(layout.seal_key(checkpoint, attempt)) is not None
 
     def read(self, checkpoint: str) -> dict[str, bytes]:
         assert self.reader.info(checkpoint) is not None
@@ -116,22 +122,20 @@ def test_the_parts_of_ranks_on_two_nodes_are_put_together(made: Callable[..., No
 def test_a_part_that_is_seen_too_late_is_never_left_out(
     made: Callable[..., Nodes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delay_s = 1.0
-    nodes = made(delay_s=delay_s)
+    nodes = made(driver_s=4.0)  # it looks before, however busy this machine is
     checkpoint = "trial/checkpoint_000000"
     rank_1 = SharedHome(nodes.roots[2], "me", 1, "node w2")
     attempts = [sealed(nodes.writer.committer, {"a": b"1"}, checkpoint)]
     rank_1.committer.begin(checkpoint)  # it sees the directory of the checkpoint
-    time.sleep(2 * delay_s)  # the driver has seen the part of rank 0
+    wait_until(lambda: nodes.sees(checkpoint, attempts[0]))
     attempts.append(sealed(rank_1.committer, {"d/b": b"22"}, checkpoint, rank=1))
     monkeypatch.setattr(disk, "VISIBLE_WITHIN_S", 0.3)
     with pytest.raises(NotWholeError, match=f"parts of {checkpoint} .*{attempts[1]}/seal.json"):
         nodes.driver.committer.place(checkpoint, attempts=attempts)
     assert nodes.driver.store.info(checkpoint) is None
-    time.sleep(2 * delay_s)
+    wait_until(lambda: nodes.sees(checkpoint, attempts[1]))
     recovery = SharedHome(nodes.roots[0], "me").committer.recover(waits=True)
     assert recovery.completed == (checkpoint,)
-    time.sleep(2 * delay_s)
     assert nodes.read(checkpoint) == {"a": b"1", "d/b": b"22"}
 
 

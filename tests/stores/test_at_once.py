@@ -15,7 +15,7 @@ from tune_sync import RunConfig, SyncConfig
 
 URL = "s3://bucket/results"
 MIB = 1 << 20
-LATENCY_S = 0.1
+LATENCY_S = 0.2
 
 
 class Seen(NamedTuple):

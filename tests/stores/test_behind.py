@@ -61,14 +61,26 @@ def behind(name: str, tmp_path: Path, keep: int | None = None, **fields: Any) ->
 
 
 def notes_steps(config: dict[str, Any]) -> None:
-    """Reports, and notes each report that returned in a file of this machine."""
+    """Reports, and notes each report that returned in a file of this machine.
+
+    After the first one it waits for the file "go".
+    """
     for step in range(config["steps"]):
         with tempfile.TemporaryDirectory() as made:
             digest = write_checkpoint(Path(made), {"blob_bytes": 1 << 20}, {"step": step})
             checkpoint = tune.Checkpoint.from_directory(made)
+            start_s = time.monotonic()
             tune.report({"step": step, "digest": digest}, checkpoint=checkpoint)
-        Path(config["notes"], str(step)).touch()
+            note(Path(config["notes"], str(step)), time.monotonic() - start_s)
+        while step == 0 and not Path(config["notes"], "go").exists():
+            time.sleep(0.05)
         time.sleep(config.get("pause_s", 0.0))
+
+
+def note(file: Path, took_s: float) -> None:
+    fresh = file.with_suffix(".new")
+    fresh.write_text(str(took_s))
+    fresh.replace(file)
 
 
 def notes_failure(config: dict[str, Any]) -> None:
@@ -124,6 +136,7 @@ def test_reports_return_while_the_bucket_hangs_and_all_is_there_at_the_end(
     fit = Fit(tuner)
     wait_for(tmp_path / "0")
     faults.passes.clear()
+    (tmp_path / "go").touch()
     wait_for(tmp_path / "4")
     faults.passes.set()
     (result,) = fit.end()
@@ -146,9 +159,10 @@ def test_only_what_is_kept_travels_and_no_report_waits_for_state(
     config = behind(name, tmp_path, keep=keep)
     fit = Fit(tune.Tuner(notes_steps, param_space=space, run_config=config))
     wait_for(tmp_path / "0")
-    faults.passes.clear()
-    wait_for(tmp_path / "9")
     sent_before = len(faults.requests)
+    faults.passes.clear()
+    (tmp_path / "go").touch()
+    wait_for(tmp_path / "9")
     faults.passes.set()
     (result,) = fit.end()
     assert result.error is None
@@ -173,6 +187,7 @@ def test_settings_count_in_tune_run_too(faults: Faults, cluster: None, tmp_path:
     wait_for(tmp_path / "0")
     assert list((tmp_path / "staging").rglob("staged_for.json"))
     faults.passes.clear()
+    (tmp_path / "go").touch()
     wait_for(tmp_path / "2")
     faults.passes.set()
     thread.join(TIMEOUT_S)
@@ -184,12 +199,16 @@ def test_a_report_whose_bucket_does_not_answer_is_staged_and_training_goes_on(
     faults: Faults, cluster: None, tmp_path: Path
 ) -> None:
     space = {"steps": 4, "notes": str(tmp_path)}
-    fields = {"wait_for": "stored", "on_sync_error": "continue", "sync_timeout": 5}
+    fields: dict[str, Any] = {
+        "wait_for": "stored", "on_sync_error": "continue", "sync_timeout": 5,
+    }  # fmt: skip
     config = behind("continues", tmp_path, **fields)
     fit = Fit(tune.Tuner(notes_steps, param_space=space, run_config=config))
     wait_for(tmp_path / "0")
-    assert any("checkpoint_000000" in key for key in keys("continues"))
+    if float((tmp_path / "0").read_text()) < fields["sync_timeout"]:
+        assert any("checkpoint_000000" in key for key in keys("continues"))
     faults.passes.clear()
+    (tmp_path / "go").touch()
     wait_for(tmp_path / "3")
     faults.passes.set()
     (result,) = fit.end()
@@ -208,6 +227,7 @@ def test_of_reports_that_are_not_stored_one_too_many_fails_and_names_the_cause(
     fit = Fit(tune.Tuner(notes_failure, param_space=space, run_config=config))
     wait_for(tmp_path / "0")
     faults.passes.clear()
+    (tmp_path / "go").touch()
     wait_for(tmp_path / "failed")
     faults.passes.set()
     (error,) = fit.end().errors
@@ -224,6 +244,7 @@ def test_a_bucket_that_stays_away_makes_fit_raise_and_name_what_is_not_there(
     fit = Fit(tune.Tuner(notes_steps, param_space=space, run_config=config))
     wait_for(tmp_path / "0")
     faults.passes.clear()
+    (tmp_path / "go").touch()
     wait_for(tmp_path / "1")
     with pytest.raises(NotStoredError, match="checkpoint_000001"):
         fit.end()

@@ -24,7 +24,7 @@ def keys_of(server: S3Server, program: str, *arguments: str) -> list[str]:
     argv = [sys.executable, "-m", program, url, *arguments]
     env = {**os.environ, **server.env, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
-        argv, env=env, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
+        argv, env=env, cwd=REPOSITORY, capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stderr
     return [o.key for o in open_bucket(parse_bucket_url(url), server.options).list("")]

@@ -36,6 +36,10 @@ class Keys:
     def __init__(self) -> None:
         self._start_s = time.monotonic()
 
+    def ends_in_s(self, number: int) -> float:
+        """Until a key is no longer good."""
+        return self._start_s + (number + 2) * LIFE_S - time.monotonic()
+
     @property
     def number(self) -> int:
         return int((time.monotonic() - self._start_s) / LIFE_S)
@@ -73,9 +77,9 @@ def renewed(keys: Keys, directory: Path) -> Iterator[None]:
             if keys.number == written:
                 continue
             written = keys.number
-            write_keys(directory, f"key{written}")
+            write_keys(directory, keys, written)
 
-    write_keys(directory, keys.key)
+    write_keys(directory, keys, keys.number)
     thread = threading.Thread(target=write, daemon=True)
     thread.start()
     yield
@@ -83,11 +87,11 @@ def renewed(keys: Keys, directory: Path) -> Iterator[None]:
     thread.join()
 
 
-def write_keys(directory: Path, key: str) -> None:
-    secret = f"{key}-secret"
+def write_keys(directory: Path, keys: Keys, number: int) -> None:
+    key, secret = f"key{number}", f"key{number}-secret"
     profile = f"[team]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n"
     replace(directory / "credentials", profile)
-    end = datetime.now(timezone.utc) + timedelta(seconds=2 * LIFE_S)
+    end = datetime.now(timezone.utc) + timedelta(seconds=keys.ends_in_s(number))
     answer = {
         "Version": 1, "AccessKeyId": key, "SecretAccessKey": secret, "SessionToken": "",
         "Expiration": end.isoformat(),

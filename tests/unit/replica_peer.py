@@ -20,6 +20,7 @@ from tune_sync.fastpath.budget import Budget
 from tune_sync.homes.home import Home, Piece, ReadsAll
 from tune_sync.manifest import Seal
 
+CONFIRMED_WITHIN_S = 30.0
 BODY = b"x" * 2_000_000  # more than what travels in batches
 
 
@@ -77,6 +78,9 @@ class Peer:
     def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         time.sleep(seconds)  # what it waits for is another thread
+        end_s = time.monotonic() + CONFIRMED_WITHIN_S
+        while self.agent._confirming and time.monotonic() < end_s:
+            time.sleep(0.01)
 
     def copy(self, copies: StagedCopies, checkpoint: str, seal: Seal) -> Replica:
         """See `Replicator.copy`."""

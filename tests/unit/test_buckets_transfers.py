@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -75,6 +76,8 @@ def test_a_part_that_is_dropped_ends_what_is_under_way_and_begins_nothing() -> N
     begun.wait(WAIT_S)
     dropping = threading.Thread(target=transfers.drop, args=("a",))
     dropping.start()
+    while dropping.is_alive() and not transfers._dropped["a"]:
+        time.sleep(0.001)  # what begins before that is done
     dropping.join(0.05)
     assert dropping.is_alive()
     go.set()

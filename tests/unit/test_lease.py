@@ -163,7 +163,8 @@ def test_the_heartbeat_goes_on_and_stops_when_it_is_lost(
     lease.acquire()
     clock.now_s = 2000.0
     wait_for(lambda: heartbeat_s(tmp_path) == 2000.0)
-    taken = leave(tmp_path, heartbeat_s=2001.0)
+    with lease._locked():  # and not between a look and a write of the heartbeat
+        taken = leave(tmp_path, heartbeat_s=2001.0)
     clock.now_s = 3000.0
     assert lease._thread is not None
     lease._thread.join(TIMEOUT_S)
@@ -178,7 +179,8 @@ def test_a_heartbeat_that_cannot_be_written_is_tried_again(
     lease = mine(tmp_path, clock, made)
     lease.acquire()
     gone = tmp_path / "gone"
-    (tmp_path / ".tune_sync").rename(gone)
+    with lease._locked():
+        (tmp_path / ".tune_sync").rename(gone)
     time.sleep(0.1)
     gone.rename(tmp_path / ".tune_sync")
     clock.now_s = 2000.0

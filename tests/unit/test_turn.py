@@ -81,11 +81,12 @@ def test_a_file_that_cannot_be_opened_or_closed_ends_the_turn() -> None:
 
 def test_an_idle_thread_loses_its_turn_after_the_patience() -> None:
     turn = Turn(patience_s=0.5)
-    idle = InTurn(turn, io.BytesIO)
     start_s = time.monotonic()
+    idle = InTurn(turn, io.BytesIO)
     other = Opener(turn)
     assert other.has_opened()
     assert 0.3 < time.monotonic() - start_s < TIMEOUT_S
+    turn._patience_s = TIMEOUT_S  # nobody loses it again
     idle.close()  # late: the turn is the other's by now
     third = Opener(turn)
     assert not third.has_opened(0.1)

@@ -13,7 +13,7 @@ from pathlib import Path
 import ray
 
 from tests.local.halting import TIMEOUT_S, halting
-from tests.local.trainables import HALF
+from tests.local.trainables import HALF, HALT_BYTES
 from tune_sync.agents.meters import NodeMeters
 
 INTERVAL_MS = 1000
@@ -50,6 +50,12 @@ def until(experiment: str, holds: Callable[[Found], bool]) -> Found:
     return found
 
 
+def stored(count: int) -> Callable[[Found], bool]:
+    """Whether all is told of so many checkpoints: each process tells what it knows, by and by."""
+    wanted = {"checkpoints": count, "bytes": count * HALT_BYTES}
+    return lambda f: all(f.get(f"tune_sync_stored_{n}_total", 0) >= v for n, v in wanted.items())
+
+
 def main() -> None:
     storage = Path(sys.argv[1])
     ray.init(
@@ -58,26 +64,31 @@ def main() -> None:
     )  # fmt: skip
     found: dict[str, Found] = {}
     with halting(storage, "stored", "direct"):
-        name = "tune_sync_stored_checkpoints_total"
-        found["direct"] = until("direct", lambda f: f.get(name, 0) >= HALF)
-    found["direct, at its end"] = until("direct", lambda f: f.get(name, 0) >= 2 * HALF)
+        reports = "tune_sync_reports_total"
+        found["direct"] = until("direct", lambda f: stored(HALF)(f) and f.get(reports, 0) >= HALF)
+    found["direct, at its end"] = until("direct", stored(2 * HALF))
     with halting(storage, "staged", "staged") as run:
         with run.refusing():
             run.go_on()
-            name, stored = "tune_sync_staged_checkpoints", "tune_sync_stored_checkpoints_total"
+            name, size = "tune_sync_staged_checkpoints", "tune_sync_staged_bytes"
             # The first half was staged too, a moment ago.
             found["refusing"] = until(
-                "staged", lambda f: f.get(name, 0) >= HALF and f.get(stored, 0) >= HALF
-            )
+                "staged",
+                lambda f: f.get(name, 0) >= HALF and f.get(size, 0) >= HALF * HALT_BYTES
+                and stored(HALF)(f) and f.get(reports, 0) >= 2 * HALF,
+            )  # fmt: skip
         run.wait_until_stored(2 * HALF)
-        found["taking"] = until("staged", lambda f: f.get(name, HALF) == 0)
-    name = "tune_sync_stored_checkpoints_total"
-    found["staged, at its end"] = until("staged", lambda f: f.get(name, 0) >= 2 * HALF)
+        oldest = "tune_sync_oldest_unstored_seconds"
+        found["taking"] = until("staged", lambda f: f.get(name, HALF) == f.get(oldest, 1) == 0)
+    found["staged, at its end"] = until("staged", stored(2 * HALF))
     meters = NodeMeters("replicated")  # replicas need two nodes
     for tcp_bytes in (5, 5, 7):
         meters.show_replicas({"tcp": tcp_bytes, "object_store": 2})
-    name = "tune_sync_replica_bytes_total by tcp"
-    found["replicated"] = until("replicated", lambda f: f.get(name, 0) >= 7)
+    name = "tune_sync_replica_bytes_total by"
+    found["replicated"] = until(
+        "replicated",
+        lambda f: f.get(f"{name} tcp", 0) >= 7 and f.get(f"{name} object_store", 0) >= 2,
+    )
     print("RESULT " + json.dumps(found), flush=True)
 
 
