@@ -22,8 +22,8 @@ from tests.bed.ray_nodes import HEAD, RayNodes
 from tests.bed.switch import Switch
 from tests.bed.tree import Entry
 
-UP_TIMEOUT_S = 60.0
-DEATH_TIMEOUT_S = 30.0
+UP_TIMEOUT_S = 120.0
+DEATH_TIMEOUT_S = 90.0
 TREE_TIMEOUT_S = 300.0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tests.bed.errors import BedError
 
-COMMAND_TIMEOUT_S = 30.0
+COMMAND_TIMEOUT_S = 60.0
 
 
 def run(argv: Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S) -> str:

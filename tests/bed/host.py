@@ -23,8 +23,8 @@ TMP = "/tmp"
 PRIVATE_ROOT = "/srv"  # on every Linux, empty on most: homes are made below it
 DEFAULT_HOME = f"{PRIVATE_ROOT}/home"
 START_TIMEOUT_S = 20.0
-EXEC_TIMEOUT_S = 60.0
-GONE_TIMEOUT_S = 20.0
+EXEC_TIMEOUT_S = 100.0
+GONE_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)

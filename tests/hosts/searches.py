@@ -47,7 +47,7 @@ def nodes(trial: dict[str, Any]) -> set[str]:
     return {row["node"] for row in trial["reported"]}
 
 
-def wait_for(holds: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+def wait_for(holds: Callable[[], bool], what: str, timeout_s: float = 100) -> None:
     """Wait until something holds.
 
     Raises:

@@ -18,7 +18,7 @@ from tests.stores.seaweed import KEY, SECRET, S3Server, config_file, weed_argv
 HOST = "store"
 PORTS = (8333, 9333, 9340, 8888, 23646)
 PROXY_PORT = 8444
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 90.0
 LOOK = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 1)"
 FAULTS = "/tmp/faults"
 

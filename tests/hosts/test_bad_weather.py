@@ -27,7 +27,7 @@ STEPS = 8
 SOON_S = 60.0
 WEATHER = {"share": 0.1, "kinds": FAULTS, "delay_s": 0.02}
 # Credentials are read again once for a request, so no request, with its pauses, shall meet two.
-EXPIRES_EVERY_S = 8.0
+EXPIRES_EVERY_S = 20.0
 USERS = {"reader": ["Read", "List"], "writer": ["Write:bucket", "List:bucket"]}
 
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.hosts
 FILE_COUNT = 8
 FILE_BYTES = 1_300_000  # more than what travels in batches
 SETTINGS = {"file_count": FILE_COUNT, "file_bytes": FILE_BYTES}
-RATE_MBIT = 40
+RATE_MBIT = 20  # a busy machine may look seconds late
 RESULTS = "/srv/home/ray_results"
 
 
@@ -115,6 +115,7 @@ def test_a_killed_home_agent_comes_back_and_the_run_goes_on(cluster: Cluster) ->
         wait_until_under_way(experiment(cluster, "agent"), "w1")
         (agent,) = cluster.exec("head", agents).stdout.split()
         cluster.exec("head", ["kill", "-KILL", agent])
+        cluster.fast("w1")
         wait_for(lambda: another(cluster, agents, agent) or running.done(), "another agent")
     found = running.result()
     assert found["errors"] == []

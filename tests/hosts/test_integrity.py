@@ -105,9 +105,9 @@ def test_a_hanging_home_fails_the_report_in_time_and_late_chunks_change_nothing(
     driver.join(STEP_S)
     told = found["told"]
     assert "sync_timeout" in told["text"]
-    assert "3 s" in told["text"]
+    assert "6 s" in told["text"]
     assert told["type"] == "SyncTimeoutError" or "SyncTimeoutError" in told["text"]
-    assert 2.5 < told["seconds"] < 15
+    assert 5.5 < told["seconds"] < 50
     sent = found["digests"]
     assert found["found"] == {"0": sent[0], "2": sent[2]}
     assert found["leftovers"] == []

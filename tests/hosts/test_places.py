@@ -20,7 +20,9 @@ from tests.hosts.drivers.readers import READERS_COUNT, READS_COUNT
 pytestmark = pytest.mark.hosts
 
 DRIVERS = "tests/hosts/drivers"
+TOLD_AT = 5  # the step before which a trial waits
 RESULTS = "/srv/home/ray_results"
+TRIES_COUNT = 3
 START_S = 20.0  # two drivers have joined the cluster by then, also on a busy machine
 
 
@@ -34,13 +36,13 @@ def owners(root: Path) -> set[str]:
     return {json.loads(manifest.read_text())["owner"] for manifest in manifests}
 
 
-def claim_at_once(cluster: Cluster, name: str) -> list[dict[str, Any]]:
+def claim_at_once(cluster: Cluster, name: str, pause_s: float = 0.1) -> list[dict[str, Any]]:
     """Two drivers that start a run in the same second."""
     start_at_s = int(time.time() + START_S) + 0.2
 
     def drive(number: int) -> dict[str, Any]:
         time.sleep(0.1 * number)
-        args = ["fit", name, start_at_s, 3, 0.1]
+        args = ["fit", name, start_at_s, 3, pause_s]
         return cluster.drive("head", f"{DRIVERS}/claim.py", args)
 
     with ThreadPoolExecutor() as pool:
@@ -49,7 +51,7 @@ def claim_at_once(cluster: Cluster, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.lowest
 def test_of_two_runs_with_one_name_in_one_second_exactly_one_runs(cluster: Cluster) -> None:
-    found = claim_at_once(cluster, "same")
+    found = claim_at_once(cluster, "same", 1.0)  # the one goes on when the other comes late
     (winner,) = [f for f in found if "error" not in f]
     (loser,) = [f for f in found if "error" in f]
     assert (winner["errors"], winner["step"]) == ([], 2)
@@ -63,9 +65,13 @@ def test_of_two_runs_with_one_name_in_one_second_exactly_one_runs(cluster: Clust
 
 
 def test_two_runs_without_a_name_in_one_second_get_two_directories(cluster: Cluster) -> None:
-    found = claim_at_once(cluster, "-")
-    assert [f.get("errors") for f in found] == [[], []]
-    assert int(found[0]["began_s"]) == int(found[1]["began_s"])
+    for _ in range(TRIES_COUNT):
+        found = claim_at_once(cluster, "-")
+        assert [f.get("errors") for f in found] == [[], []]
+        if int(found[0]["began_s"]) == int(found[1]["began_s"]):
+            break
+    else:
+        raise AssertionError("they never began in one second")
     paths = {f["path"] for f in found}
     assert len(paths) == 2
     for path in paths:
@@ -74,12 +80,19 @@ def test_two_runs_without_a_name_in_one_second_get_two_directories(cluster: Clus
         assert len(list(root.glob("*/checkpoint_*"))) == 3
 
 
+def on_all(cluster: Cluster, command: str) -> None:
+    for name in ("head", *cluster.workers):
+        cluster.exec(name, ["sh", "-c", command])
+
+
 def start_driver(cluster: Cluster, name: str) -> subprocess.Popen[str]:
-    """A driver whose saved state names a checkpoint of its trial, with more to come."""
-    argv = [str(cluster.python), "-m", "tests.hosts.drivers.claim", "fit", name, "0", "10", "0.3"]
+    """A driver whose saved state names a checkpoint of its trial, which goes on when it is told."""
+    on_all(cluster, "rm -f ~/go_on")
+    args = ["fit", name, "0", "10", "0.3", str(TOLD_AT)]
+    argv = [str(cluster.python), "-m", "tests.hosts.drivers.claim", *args]
     env = {"TUNE_GLOBAL_CHECKPOINT_S": "0.3"}
     driver = cluster.popen("head", argv, env=env, stdout=subprocess.PIPE)
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 120
     # Registered checkpoints are pickled into the state as hexadecimal text. In plain text their
     # names stand in the last result too, which comes before Ray registers the checkpoint.
     named = b"/checkpoint_00000".hex()
@@ -94,7 +107,7 @@ def start_driver(cluster: Cluster, name: str) -> subprocess.Popen[str]:
 
 
 def last_result(driver: subprocess.Popen[str]) -> dict[str, Any]:
-    out, _ = driver.communicate(timeout=60)
+    out, _ = driver.communicate(timeout=120)
     (line,) = [line for line in out.splitlines() if line.startswith("RESULT")]
     found: dict[str, Any] = json.loads(line.removeprefix("RESULT"))
     return found
@@ -109,6 +122,7 @@ def test_a_moved_run_whose_driver_was_killed_goes_on_at_once_in_its_new_place_al
     driver.wait()
     move = 'mkdir -p ~/b && mv ~/ray_results/moved ~/b/"new name" && echo no > ~/ray_results/moved'
     cluster.exec("head", ["sh", "-c", move])
+    on_all(cluster, "touch ~/go_on")
     before = cluster.tree("head", "~/b/new name")
     old_places = cluster.tree("head", "~/ray_results")
     found = cluster.drive("head", f"{DRIVERS}/claim.py", ["restore", "/srv/home/b/new name"])
@@ -136,6 +150,7 @@ def test_a_stopped_driver_that_goes_on_after_its_run_was_taken_over_writes_nothi
         lease = results_of(cluster, "stopped") / ".tune_sync/lease.json"
         silent = {"heartbeat_s": 1, "heartbeat_up_s": 1}  # as if it was stopped long ago
         lease.write_text(json.dumps({**json.loads(lease.read_text()), **silent}))
+        on_all(cluster, "touch ~/go_on")
         found = cluster.drive("head", f"{DRIVERS}/claim.py", ["restore", f"{RESULTS}/stopped"])
         before = cluster.tree("head", "~/ray_results/stopped")
     finally:

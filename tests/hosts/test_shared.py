@@ -60,7 +60,7 @@ def test_trials_go_on_on_the_other_worker_from_what_the_killed_one_stored(
 ) -> None:
     spec = {
         "name": "exp",
-        "trials": [{"steps": 4, "pause_s": 0.5, "file_count": 5}] * 2,
+        "trials": [{"steps": 4, "told_at": 3, "file_count": 5}] * 2,
         "checkpoint": {"num_to_keep": 1},
         "max_failures": 2,
     }
@@ -68,10 +68,11 @@ def test_trials_go_on_on_the_other_worker_from_what_the_killed_one_stored(
         driver = pool.submit(search, cluster, **spec)
         manifests = backing / "exp/.tune_sync/manifests"
         wait_for(
-            lambda: driver.done() or len(list(manifests.glob("*/*.json"))) == 2,
+            lambda: driver.done() or len({m.parent for m in manifests.glob("*/*.json")}) == 2,
             "a checkpoint of each trial",
         )
         cluster.kill("w1")
+        cluster.exec("w2", ["touch", "go_on"])
         found = driver.result()
     cluster.start("w1")
     assert (found["path"], found["errors"]) == (f"{SHARED}/exp", [])

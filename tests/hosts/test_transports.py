@@ -19,6 +19,7 @@ pytestmark = pytest.mark.hosts
 
 DRIVERS = REPOSITORY / "tests/hosts/drivers"
 MIB = 1 << 20
+STALL_S = 4.0  # longer than a busy machine lets a process wait
 
 
 class Home:
@@ -83,13 +84,13 @@ def test_a_link_that_is_cut_for_ten_seconds_only_delays(bed: BareHosts) -> None:
     assert home.ask("find k") is None
     bed.switch.heal("w1")
     error, seconds, digest = writer.result()
-    assert error == "" and 10 < seconds < 40
+    assert error == "" and 10 < seconds < 120
     assert home.ask("find k") == digest
 
 
 def test_a_link_that_is_cut_for_longer_than_the_limit_is_an_error(bed: BareHosts) -> None:
-    home = Home(bed, 2)
-    writer = Writer(bed.hosts["w1"], home, "k", 2, times=1000)
+    home = Home(bed, STALL_S)
+    writer = Writer(bed.hosts["w1"], home, "k", STALL_S, times=1000)
     bed.switch.cut("w1")
     error, seconds, _ = writer.result()
     assert error == "SyncTimeoutError" and seconds < 50
@@ -101,8 +102,8 @@ def test_a_link_that_is_cut_for_longer_than_the_limit_is_an_error(bed: BareHosts
 
 
 def test_a_host_without_power_leaves_nothing(bed: BareHosts) -> None:
-    home = Home(bed, 2)
-    Writer(bed.hosts["w1"], home, "k", 2, times=1000)
+    home = Home(bed, STALL_S)
+    Writer(bed.hosts["w1"], home, "k", STALL_S, times=1000)
     assert home.ask("used") == 32 * MIB
     bed.hosts["w1"].kill()
     wait_until_free(home, 50)
@@ -110,8 +111,8 @@ def test_a_host_without_power_leaves_nothing(bed: BareHosts) -> None:
 
 
 def test_a_writer_learns_that_home_has_no_power(bed: BareHosts) -> None:
-    home = Home(bed, 2)
-    writer = Writer(bed.hosts["w1"], home, "k", 2, times=1000)
+    home = Home(bed, STALL_S)
+    writer = Writer(bed.hosts["w1"], home, "k", STALL_S, times=1000)
     bed.hosts["head"].kill()
     error, seconds, _ = writer.result()
     assert error in ("SyncTimeoutError", "PeerLostError") and seconds < 50

@@ -30,7 +30,7 @@ from tests.kills.plan import AGENT, ALL, HOST, TRIALS_COUNT, Experiment, Kill
 from tests.kills.training import LIFE, STOP, notes_file
 
 START_TIMEOUT_S = 90.0
-END_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 120.0
 LOOK_S = 0.05
 
 

@@ -32,7 +32,7 @@ OURS = ".tune_sync/format.json"
 LEASE = ".tune_sync/lease.json"
 MANIFESTS = ".tune_sync/manifests"
 AGE_S = 1000.0
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 90.0
 
 
 def plain_s3() -> pafs.S3FileSystem:

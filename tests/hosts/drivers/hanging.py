@@ -19,7 +19,7 @@ from ray import tune
 
 import tune_sync
 
-TIMEOUT_S = 3
+TIMEOUT_S = 6  # longer than a home may stand still on a busy machine
 FILE_BYTES = 40 << 20
 
 

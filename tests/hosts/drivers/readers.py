@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from tune_sync import RunConfig
 READERS_COUNT = 8
 READS_COUNT = 20
 BLOB_BYTES = 8 << 20
+# A copy is quick, and a busy machine may look too late.
+TRIES_COUNT, HALFWAY_S = 10, 5.0
 
 
 @ray.remote(num_cpus=0, resources={"w2": 0.01}, max_concurrency=2)
@@ -30,18 +34,36 @@ class Reader:
         return socket.gethostname(), os.getpid()
 
     def partial(self) -> list[str]:
-        """Wait for a copy that has begun and is not complete; returns where such copies are."""
-        found: list[str] = []
-        while not found:
-            blobs = Path("/tmp").glob("checkpoint_tmp_*/blob.bin")
-            found = [str(b.parent) for b in blobs if b.stat().st_size < BLOB_BYTES]
-        return found
+        return partial()
+
+    def stop_halfway(self, pid: int) -> list[str]:
+        """Stop a reader in the middle of its copy; returns where that is, or nothing."""
+        end_s = time.monotonic() + HALFWAY_S
+        while time.monotonic() < end_s:
+            if partial():
+                os.kill(pid, signal.SIGSTOP)
+                if found := partial():
+                    return found
+                os.kill(pid, signal.SIGCONT)
+        return []
+
+    def kill(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
 
     def read(self, checkpoint: tune.Checkpoint, wait_s: float) -> dict[str, Any]:
         time.sleep(wait_s)
         with checkpoint.as_directory() as directory:
             digests = [whole_digest(directory) for _ in range(READS_COUNT)]
             return {"digests": digests, "directory": directory}
+
+
+def partial() -> list[str]:
+    """Where copies are that have begun and are not complete."""
+    found = []
+    for blob in Path("/tmp").glob("checkpoint_tmp_*/blob.bin"):
+        with suppress(FileNotFoundError):  # it was removed just now
+            found += [str(blob.parent)] if blob.stat().st_size < BLOB_BYTES else []
+    return found
 
 
 def gather(refs: list[Any]) -> list[dict[str, Any]]:
@@ -69,10 +91,15 @@ def main() -> None:
     together = gather(refs)
 
     # The first one dies in the middle of its download, the others begin before and after that.
-    first = readers[0].read.remote(checkpoint, 0)
-    begun = ray.get(readers[1].partial.remote())
+    pid, begun = where[0][1], list[str]()
+    for _ in range(TRIES_COUNT):
+        first = readers[0].read.remote(checkpoint, 0)
+        begun = ray.get(readers[1].stop_halfway.remote(pid))
+        if begun:
+            break
+        ray.get(first)
     refs = [r.read.remote(checkpoint, 0.05 * n) for n, r in enumerate(readers[1:])]
-    ray.kill(readers[0])
+    ray.get(readers[1].kill.remote(pid))
     after_death = gather([first, *refs])
     left = ray.get(readers[1].partial.remote())
 
