@@ -23,7 +23,7 @@ from tests.bed.errors import BedError
 from tests.verbs.image import ROOT, image
 
 ADDRESS = "10.9.0.1"
-BOOT_TIMEOUT_S = 120.0
+BOOT_TIMEOUT_S = 240.0
 COMMAND_TIMEOUT_S = 240.0
 # The guest's own limit comes first, so that what it printed arrives.
 GRACE_S = 20.0

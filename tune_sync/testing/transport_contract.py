@@ -39,6 +39,8 @@ from tune_sync.testing.transport_pair import (
 )
 
 TOKEN, OTHER_TOKEN = b"the token of one run", b"the token of another"
+# So often a part is sent where that shall not be over soon.
+MANY_COUNT = 200
 ESCAPES = ("../x", "a/../../x", "/etc/x", "a//b", "./a", "..", ".", "a/", "", "nul\0", "x\n")
 
 
@@ -317,8 +319,9 @@ class TransportContract:
 
     def test_a_wait_has_its_deadline(self, tmp_path: Path) -> None:
         with self.pair(tmp_path) as pair, pair.transport.register(bytearray(POOL_BYTES)) as region:
-            upload = pair.peer.reserve("k", POOL_BYTES)
-            transfer = upload.write(region, [Part(0, 0, POOL_BYTES)])
+            upload, half = pair.peer.reserve("k", POOL_BYTES), POOL_BYTES // 2
+            parts = [*[Part(0, 0, half)] * MANY_COUNT, Part(half, half, half)]
+            transfer = upload.write(region, parts)
             with raises(SyncTimeoutError):
                 transfer.wait(0)
             assert transfer.is_over
@@ -328,7 +331,7 @@ class TransportContract:
     def test_a_server_that_ends_is_noticed_by_all(self, tmp_path: Path) -> None:
         with self.pair(tmp_path) as pair, pair.transport.register(bytearray(POOL_BYTES)) as region:
             upload = pair.peer.reserve("k", POOL_BYTES)
-            transfer = upload.write(region, [Part(0, 0, POOL_BYTES)] * 20)
+            transfer = upload.write(region, [Part(0, 0, POOL_BYTES)] * MANY_COUNT)
             pair.server.close()
             pair.server.close()
             started_s = time.monotonic()

@@ -13,7 +13,7 @@ from tune_sync.fastpath.slot import Slot
 from tune_sync.fastpath.transports import Held, Part, Peer, Server, Shelf, Transport
 
 POOL_BYTES = 32 << 20
-SOON_S = 20.0
+SOON_S = 60.0
 
 
 class CountingPool:

@@ -149,7 +149,7 @@ def test_a_keeper_that_is_killed_is_lost_in_time(keeper: Other) -> None:
         started_s = time.monotonic()
         with pytest.raises(PeerLostError):
             transfer.wait(SOON_S)
-        assert time.monotonic() - started_s < 15
+        assert time.monotonic() - started_s < 40
         assert transfer.is_over
         upload.drop()
 

@@ -73,7 +73,7 @@ def test_a_stall_ends_at_its_deadline(here: Here) -> None:
     began(there, move)
     cut_link()
     # The deadline, or, where the device itself gives up sooner, its word.
-    assert isinstance(waiting.failure(15.0), (SyncTimeoutError, PeerLostError))
+    assert isinstance(waiting.failure(STALL_S), (SyncTimeoutError, PeerLostError))
 
 
 def test_a_transfer_can_be_ended_by_another_thread(here: Here) -> None:
@@ -82,7 +82,7 @@ def test_a_transfer_can_be_ended_by_another_thread(here: Here) -> None:
     waiting = Waiting(there, move, STALL_S)
     began(there, move)
     there.pair.fail(PeerLostError("enough"))
-    error = waiting.failure(5.0)
+    error = waiting.failure(STALL_S)
     assert str(error) == "enough"
     with pytest.raises(PeerLostError, match="enough"):
         there.pair.wait(whole(local, there), STALL_S)
