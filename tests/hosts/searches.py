@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,16 @@ def nodes(trial: dict[str, Any]) -> set[str]:
 
 
 def wait_for(holds: Callable[[], bool], what: str, timeout_s: float = 100) -> None:
-    """Wait until something holds.
+    """Wait until something holds. It may look at directories that go just then.
 
     Raises:
         TimeoutError: It did not in time.
     """
     deadline_s = time.monotonic() + timeout_s
-    while not holds():
+    while True:
+        with suppress(FileNotFoundError):
+            if holds():
+                return
         if time.monotonic() > deadline_s:
             raise TimeoutError(f"waited {timeout_s} s for {what}")
         time.sleep(0.05)

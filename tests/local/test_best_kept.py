@@ -6,7 +6,7 @@ import json
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,8 @@ def counted(root: Path) -> Iterator[list[int]]:
 
     def look() -> None:
         while not is_over.wait(0.05):
-            counts.append(recorded(root))
+            with suppress(FileNotFoundError):  # a directory went just then
+                counts.append(recorded(root))
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()

@@ -9,10 +9,11 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 from ray import tune
@@ -165,10 +166,10 @@ def test_after_a_kill_each_trial_goes_on_from_the_newest_that_a_period_made_dura
     for found in ray.util.list_named_actors(all_namespaces=True):
         if found["namespace"] == NAMESPACE and found["name"].startswith("stage-"):
             ray.kill(ray.get_actor(found["name"], namespace=NAMESPACE), no_restart=True)
+    wait_for(lambda: not agents(), "the end of the agents")
     paths = (Path(directory) for directory, _, _ in os.walk(tmp_path / "staging"))
     staged = [number_of(path) for path in paths if path.name.startswith("checkpoint_")]
-    # Their nodes died too. An agent may write until its end.
-    wait_for(lambda: is_removed(tmp_path / "staging"), "the end of the staging")
+    shutil.rmtree(tmp_path / "staging")  # their nodes died too
     for _, names in named(newest_state(root), root):
         assert names
         assert all(is_whole(root, path) for path in names)
@@ -186,9 +187,13 @@ def test_after_a_kill_each_trial_goes_on_from_the_newest_that_a_period_made_dura
     assert {len(numbers) for numbers in published(root).values()} == {1}
 
 
-def is_removed(directory: Path) -> bool:
-    shutil.rmtree(directory, ignore_errors=True)
-    return not directory.exists()
+def agents() -> list[int]:
+    """Processes of agents of nodes."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            found += [process.pid] if "ray::NodeAgent" in " ".join(process.cmdline()) else []
+    return found
 
 
 @pytest.mark.lowest

@@ -142,6 +142,11 @@ class SlowToSave(tune.Trainable):  # type: ignore[misc]
         self.step_done = int(Path(checkpoint_dir, "step").read_text())
 
 
+def directories(top: str, begins: str) -> list[Path]:
+    """Those below `top` whose names begin so: they come and go while this looks."""
+    return [Path(d) for d, _, _ in os.walk(top) if os.path.basename(d).startswith(begins)]
+
+
 def removes_by_hand(config: dict[str, Any]) -> None:
     """Two steps; then someone removes the last one's checkpoint everywhere, and the trial fails."""
     found = tune.get_checkpoint()
@@ -160,8 +165,8 @@ def removes_by_hand(config: dict[str, Any]) -> None:
         if config["is_stored"]:
             while not list(Path(config["far"]).glob("x/.tune_sync/manifests/*/*1.json")):
                 time.sleep(0.05)
-        for place in map(Path, (config["far"], config["staging"])):
-            for path in place.rglob("checkpoint_000001"):
+        for place in (config["far"], config["staging"]):
+            for path in directories(place, "checkpoint_000001"):
                 shutil.rmtree(path, ignore_errors=True)
         raise RuntimeError("stumbled")
 
@@ -181,7 +186,7 @@ def loses_its_last_one(config: dict[str, Any]) -> None:
     if config["is_lost"]:
         save(1, LARGE_COUNT)
         return
-    while not (found := list(Path(config["staging"]).rglob("checkpoint_000001"))):
+    while not (found := directories(config["staging"], "checkpoint_000001")):
         time.sleep(0.05)
     time.sleep(NOTICED_S)
     for path in found:
@@ -214,6 +219,6 @@ def loses_what_it_has_staged(config: dict[str, Any]) -> None:
     while not first:  # it is killed
         time.sleep(1.0)
     mark.touch()
-    for path in [*Path(config["staging"]).rglob("checkpoint_*")]:
+    for path in directories(config["staging"], "checkpoint_"):
         shutil.rmtree(path, ignore_errors=True)
     raise RuntimeError("stumbled")

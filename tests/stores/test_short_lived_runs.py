@@ -131,4 +131,4 @@ def test_what_is_reported_while_all_keys_are_refused_is_stored_when_they_are_not
             "refused", on_sync_error="continue", staging_dir=tmp_path / "staging", sync_timeout=60
         )
         refused.result()
-    assert place.keys.refused_count > 3
+    assert place.keys.refused_count > 1
