@@ -48,7 +48,7 @@ TITLES = {
 PARTS = ("blocks", "restore", "readers")
 GIB = 1 << 30
 # Of each host. A run keeps its newest checkpoint in memory, and makes the next one beside it.
-SHM_BYTES = {"blocks": 8 * GIB, "restore": 5 * GIB, "readers": 2 * GIB}
+SHM_BYTES = {"blocks": 8 * GIB, "restore": 5 * GIB, "readers": 5 * GIB}
 DISK_BYTES = 10 * GIB  # copies of eight readers
 
 Found = dict[str, list[dict[str, Any]]]  # row -> answers

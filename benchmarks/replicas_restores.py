@@ -30,7 +30,7 @@ URL = f"s3://{BUCKET}/ours"
 TINY = "/srv/sources/tiny"
 STAGED = "staged"
 WRITER, OTHER = "w1", "w2"
-FROM = ("here", "here copied", "home", "s3")
+FROM = ("here", "here copied", "home", "home copied", "s3", "s3 copied")
 READERS = ("one", "eight", "shared", "brought one", "brought")
 EIGHT = 8
 # So nothing of a replicated checkpoint is stored, and it is read where it is staged.

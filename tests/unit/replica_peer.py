@@ -11,7 +11,7 @@ from tests.unit.test_node_sender import Shaky
 from tune_sync.behind.memory_home import Memory
 from tune_sync.behind.node_copies import NodeCopies
 from tune_sync.behind.node_sender import NodeSender
-from tune_sync.behind.replicas import Replicas
+from tune_sync.behind.replicas import Replicas, Room
 from tune_sync.behind.replicating import Replica
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staged_send import send_attempt
@@ -29,18 +29,18 @@ class Direct(ReadsAll):
 
     keeps_chunks = False
 
-    def __init__(self, replicas: Replicas, seal: Seal, *, in_memory: bool) -> None:
+    def __init__(self, replicas: Replicas, seal: Seal, room: Room) -> None:
         self._replicas = replicas
         self._attempt = seal.attempt
         self._sizes = {file.path: file.size_bytes for file in seal.files}
-        self._is_in_memory = in_memory
+        self._room = room
         self.link, self.seal = replicas.link, replicas.seal
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         self._replicas.discard(checkpoint, attempt)
 
     def begin(self, checkpoint: str) -> str:
-        self._replicas.begin(checkpoint, self._attempt, self._sizes, in_memory=self._is_in_memory)
+        self._replicas.begin(checkpoint, self._attempt, self._sizes, self._room)
         return self._attempt
 
     def write(self, key: str, offset_bytes: int, data: bytes) -> None:
@@ -87,17 +87,16 @@ class Peer:
         if self.errors:
             raise self.errors.pop(0)
         try:
-            self.send(copies, checkpoint, seal, in_memory=True)
+            self.send(copies, checkpoint, seal, "memory")
         except StoreFullError:
-            self.send(copies, checkpoint, seal, in_memory=False)
+            self.send(copies, checkpoint, seal, "disk")
         self.agent.wake()
         return Replica("peer")
 
     def send(
-        self, copies: StagedCopies, checkpoint: str, seal: Seal, go_on: Any = None, *,
-        in_memory: bool,
-    ) -> None:  # fmt: skip
-        home = cast(Home, Direct(self.replicas, seal, in_memory=in_memory))
+        self, copies: StagedCopies, checkpoint: str, seal: Seal, room: Room, go_on: Any = None
+    ) -> None:
+        home = cast(Home, Direct(self.replicas, seal, room))
         send_attempt(copies, checkpoint, seal, home, *([go_on] if go_on else []))
 
     def whole(self, checkpoint: str) -> str:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tests.unit.clock import Clock
+from tests.unit.replica_peer import Direct
 from tests.unit.test_memory_tier import Node as Staging
 from tests.unit.test_node_sender import FIRST, SECOND, Shaky, report
 from tune_sync.behind.memory_home import Memory
 from tune_sync.behind.node_copies import CopyHere, NodeCopies
 from tune_sync.behind.node_disk import NodeDisk
+from tune_sync.behind.node_sender import NodeSender
+from tune_sync.behind.replicas import SILENT_S, Replicas
+from tune_sync.behind.staged_send import send_attempt
+from tune_sync.behind.staging_home import StagingHome
 from tune_sync.errors import StoreUnreachableError
 from tune_sync.fastpath.budget import Budget
-from tune_sync.homes.home import LocalHome
+from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.store import Info
-from tune_sync.manifest import Manifest
 from tune_sync.reading.brought import IDLE_S, STEP_BYTES, BroughtCopies, Source
 from tune_sync.reading.holders import KNOWN_COUNT, Holders
 
@@ -61,6 +67,11 @@ class Node:
         self.brought = BroughtCopies(
             memory, lambda: store, lambda trial: False, self, clock=self.clock
         )
+        self.taking = Replicas(
+            base / "staged" / name, None, lambda trial: False, lambda *_: True, lambda: True,
+            for_readers=self.brought.home, clock=self.clock,
+        )  # fmt: skip
+        self.link_breaks = False
 
     def holder(self, checkpoint: str, gone: str = "") -> str:
         return self.holders.join(checkpoint, self.name, gone)
@@ -68,23 +79,20 @@ class Node:
     def copy_of(self, node: str, checkpoint: str) -> Source:
         return Far(self.nodes[node], checkpoint)
 
-    def replica(self, checkpoint: str) -> tuple[Source, Manifest] | None:
+    def take_replica(self, checkpoint: str) -> bool:
         found = self.replicas.whole(checkpoint)
-        manifest = found.manifest() if found is not None else None
-        return (Replica(found), manifest) if found is not None and manifest is not None else None
+        seal = found.copies.seal(checkpoint, found.attempt) if found is not None else None
+        if found is None or seal is None:
+            return False
+        home = cast(Home, Direct(self.taking, seal, "readers"))
+        send_attempt(
+            found.copies, checkpoint, seal, home,
+            lambda size_bytes: not (size_bytes and self.link_breaks),
+        )  # fmt: skip
+        return True
 
     def whole(self, checkpoint: str = FIRST) -> CopyHere | None:
         return self.brought.copies.whole(checkpoint)
-
-
-class Replica:
-    """What the home node has before it is stored."""
-
-    def __init__(self, copy: CopyHere) -> None:
-        self.list, self.read = copy.list, copy.read
-
-    def read_many(self, keys: Sequence[str]) -> Sequence[bytes]:
-        return [self.read(key) for key in keys]
 
 
 class Far:
@@ -215,6 +223,31 @@ def test_before_it_is_stored_the_home_nodes_replica_is_brought(
     assert here.brought.bring(THIRD)
     assert_whole(here, THIRD)
     assert store.read_bytes == 0
+    assert here.budget.taken_bytes == 2 * len(BODY)
+    assert here.brought.free()
+    assert here.budget.taken_bytes == 0
+
+
+def test_of_a_replica_that_does_not_come_whole_nothing_stays(
+    tmp_path: Path, node: Callable[[str], Node]
+) -> None:
+    report(NodeDisk(tmp_path / "replicas"), THIRD, BODY)
+    here = node("one")
+    here.link_breaks = True
+    assert not here.brought.bring(THIRD)
+    assert (here.whole(THIRD), here.budget.taken_bytes) == (None, 0)
+    here.link_breaks = False
+    assert here.brought.bring(THIRD)
+    assert_whole(here, THIRD)
+
+
+def test_a_replica_whose_sender_dies_on_the_way_is_swept(node: Callable[[str], Node]) -> None:
+    here, name = node("one"), "0" * 32
+    here.taking.begin(THIRD, name, {"two": len(BODY)}, "readers")
+    assert here.budget.taken_bytes == len(BODY)
+    here.clock.now_s += SILENT_S + 1.0
+    assert here.taking.sweep() == [THIRD]
+    assert here.budget.taken_bytes == 0
 
 
 def test_room_is_made_of_what_nobody_reads(node: Callable[[str], Node]) -> None:
@@ -315,3 +348,30 @@ def test_a_directory_inside_of_a_checkpoint_is_not_waited_for(tmp_path: Path) ->
         with node.staging.held(inside) as found:
             assert found is None
     node.agent.end()
+
+
+class Bringing:
+    """What a process of a node sees of it."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def whole(self, checkpoint: str) -> CopyHere | None:
+        return self._node.whole(checkpoint) if self._node.brought.bring(checkpoint) else None
+
+
+def test_who_opens_files_reads_what_the_home_node_had_from_this_node(
+    tmp_path: Path, store: Store, node: Callable[[str], Node]
+) -> None:
+    report(NodeDisk(tmp_path / "replicas"), THIRD, BODY)
+    here = node("one")
+    agent = NodeSender(tmp_path / "third", lambda: store, 1 << 26)
+    reader = StagingHome(
+        store, tmp_path / "third", agent, "node",
+        far=here.replicas, brought=Bringing(here), timeout_s=20.0,
+    )  # fmt: skip
+    found = {i.key: i.size_bytes for i in reader.list(THIRD, True) if not i.is_dir}
+    assert found == {f"{THIRD}/a/one": len(BODY), f"{THIRD}/two": len(BODY)}
+    shutil.rmtree(tmp_path / "replicas")
+    assert reader.read(f"{THIRD}/two", 0, len(BODY)) == BODY
+    agent.end()

@@ -204,7 +204,7 @@ def test_where_memory_is_pinned_messages_go_from_the_same(
     door = Door(str(tmp_path), place.replicas, "127.0.0.1", AUTO)
     lane = choose(AUTO, lambda: door.entrance)
     assert lane.name == "rdma" and lane.flush(ATTEMPT) == "rdma"
-    place.replicas.begin(CHECKPOINT, ATTEMPT, {}, in_memory=False)
+    place.replicas.begin(CHECKPOINT, ATTEMPT, {}, "disk")
     proof_count = len(pinning.registered)
     for at in range(3):
         lane.send(ATTEMPT, Message.of_chunk(key("file"), 4 * at, 4), memoryview(b"abcd"))
@@ -219,7 +219,7 @@ def test_tls_is_on_both_ends_and_rdma_is_not_taken_with_it(place: Place, tmp_pat
     door = Door(str(tmp_path), place.replicas, "127.0.0.1", options)
     assert list(door.entrance.lacks) == ["tcp"]
     lane = choose(options, lambda: door.entrance)
-    place.replicas.begin(CHECKPOINT, ATTEMPT, {}, in_memory=False)
+    place.replicas.begin(CHECKPOINT, ATTEMPT, {}, "disk")
     lane.send(ATTEMPT, Message.of_chunk(key("file"), 0, 4), b"abcd")
     assert door.intake.flush(ATTEMPT, WAIT_S) == 4
     lane.close()

@@ -35,7 +35,7 @@ class Place:
         self.slots = EqualSlots(base)
         self.intake = Intake(self.slots, self.replicas)
         self.server = TcpTransport(TOKEN).serve(self.intake, "127.0.0.1")
-        self.replicas.begin(CHECKPOINT, ATTEMPT, {}, in_memory=False)
+        self.replicas.begin(CHECKPOINT, ATTEMPT, {}, "disk")
 
     def lane(self, token: bytes = TOKEN) -> TransportLane:
         transport = TcpTransport(token)

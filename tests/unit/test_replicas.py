@@ -17,7 +17,7 @@ from tests.unit.test_node_sender import FIRST, SECOND, Shaky, report, until
 from tune_sync.behind.node_copies import NodeCopies
 from tune_sync.behind.node_sender import NodeSender
 from tune_sync.behind.replica_message import Message
-from tune_sync.behind.replicas import SILENT_S
+from tune_sync.behind.replicas import SILENT_S, Room
 from tune_sync.behind.replicating import NoPeerError, Replicating
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staging_home import StagingHome
@@ -144,13 +144,13 @@ def test_a_copy_that_is_cut_off_counts_for_nothing_and_is_begun_again(
         return True
 
     with pytest.raises(Cut):
-        peer.send(copies, FIRST, seal, go_on, in_memory=True)
+        peer.send(copies, FIRST, seal, "memory", go_on)
     del peer.replicas.discard
     assert list(peer.memory.rglob("one")), "nothing arrived"
     assert peer.whole(FIRST) == ""
     peer.agent.wake()
     assert peer.agent.status().held == []
-    peer.send(copies, FIRST, seal, in_memory=True)
+    peer.send(copies, FIRST, seal, "memory")
     assert peer.whole(FIRST) == "memory"
 
 
@@ -158,7 +158,7 @@ def test_a_copy_whose_sender_is_gone_is_dropped_with_what_it_took(
     tmp_path: Path, peer: Peer
 ) -> None:
     name = "0" * 32
-    peer.replicas.begin(FIRST, name, {"two": 1000}, in_memory=True)
+    peer.replicas.begin(FIRST, name, {"two": 1000}, "memory")
     key = f".tune_sync/staging/{FIRST}/{name}/data/two"
     peer.replicas.write([Piece(key, 0, 4)], memoryview(b"half"), 0)
     peer.clock.now_s += SILENT_S - 1
@@ -228,7 +228,7 @@ def test_damaged_bytes_are_no_replica(
     (file,) = (tmp_path / "node").rglob("data/two")
     file.write_bytes(b"y" * len(BODY))
     with pytest.raises(DamagedError):
-        peer.send(copies, FIRST, seal, in_memory=True)
+        peer.send(copies, FIRST, seal, "memory")
     assert peer.whole(FIRST) == ""
     assert list(peer.memory.rglob("seal.json")) == []
 
@@ -259,16 +259,17 @@ def test_who_reads_elsewhere_reads_the_copy_until_it_is_published(
 def test_of_an_earlier_try_nothing_stays(peer: Peer) -> None:
     name = "0" * 32
     key = f".tune_sync/staging/{FIRST}/{name}/data/old"
-    for in_memory in (True, True, False):
-        peer.replicas.begin(FIRST, name, {"two": 1000}, in_memory=in_memory)
+    rooms: list[Room] = ["memory", "memory", "disk"]
+    for room in rooms:
+        peer.replicas.begin(FIRST, name, {"two": 1000}, room)
         assert not [*peer.memory.rglob("old"), *peer.disk.rglob("old")]
         peer.replicas.write([Piece(key, 0, 3)], memoryview(b"old"))
     assert not list(peer.memory.rglob("old"))
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize("room", ["memory", "disk"])
 def test_a_copy_whose_answer_was_lost_is_sent_on_once_it_came_again(
-    tmp_path: Path, home: Shaky, writer: NodeSender, peer: Peer, in_memory: bool
+    tmp_path: Path, home: Shaky, writer: NodeSender, peer: Peer, room: Room
 ) -> None:
     made = staging(tmp_path, home, writer, peer)
     upload = report(made, FIRST, BODY)  # whole there, and known to who sends
@@ -277,9 +278,9 @@ def test_a_copy_whose_answer_was_lost_is_sent_on_once_it_came_again(
     copies = StagedCopies(tmp_path / "node")
     seal = copies.seal(FIRST, upload.attempt)
     assert seal is not None
-    peer.send(copies, FIRST, seal, in_memory=in_memory)
+    peer.send(copies, FIRST, seal, room)
     peer.agent.wake()
-    assert peer.whole(FIRST) == ("memory" if in_memory else "disk")
+    assert peer.whole(FIRST) == room
     news = peer.agent.exchange(Orders(expected=[upload.attempt]))
     assert (news.failed, news.missing) == ({}, [])
     until(peer.agent, lambda n: upload.attempt in n.stored)
@@ -305,21 +306,21 @@ def test_what_is_begun_again_is_not_built_on_what_is_in_use(
     with StagedCopies(peer.memory).held(FIRST, upload.attempt) as is_held:
         assert is_held
         with pytest.raises(StoreError, match="tried again"):
-            peer.replicas.begin(FIRST, upload.attempt, {}, in_memory=False)
+            peer.replicas.begin(FIRST, upload.attempt, {}, "disk")
     assert (peer.whole(FIRST), sum(peer.slept) > 0.5) == ("memory", True)
     assert peer.agent.exchange(Orders(expected=[upload.attempt])).missing == []
     until(peer.agent, lambda n: upload.attempt in n.stored)
-    peer.replicas.begin(FIRST, upload.attempt, {}, in_memory=False)
+    peer.replicas.begin(FIRST, upload.attempt, {}, "disk")
     assert (peer.whole(FIRST), peer.agent.status().held) == ("", [])
 
 
 def test_keys_stay_in_staging(peer: Peer) -> None:
     name = "0" * 32
     with pytest.raises(PathRefusedError):
-        peer.replicas.begin("../t/checkpoint_000000", name, {}, in_memory=True)
+        peer.replicas.begin("../t/checkpoint_000000", name, {}, "memory")
     with pytest.raises(PathRefusedError):
-        peer.replicas.begin(FIRST, "../x", {}, in_memory=True)
-    peer.replicas.begin(FIRST, name, {}, in_memory=True)
+        peer.replicas.begin(FIRST, "../x", {}, "memory")
+    peer.replicas.begin(FIRST, name, {}, "memory")
     for inner in ("../seal.json", "../../../../../x"):
         key = f".tune_sync/staging/{FIRST}/{name}/data/{inner}"
         with pytest.raises(PathRefusedError):

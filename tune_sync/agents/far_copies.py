@@ -16,7 +16,6 @@ from tune_sync.agents.names import agent_name
 from tune_sync.errors import DamagedError
 from tune_sync.homes.home import digest_of
 from tune_sync.homes.store import Info
-from tune_sync.manifest import Manifest
 from tune_sync.new_pages import new_pages
 from tune_sync.spec import Spec
 
@@ -73,11 +72,6 @@ class FarCopy:
     def read_many(self, keys: Sequence[str]) -> builtins.list[bytes]:
         """See `Home.read_many`."""
         return [bytes(self.read(key)) for key in keys]
-
-    def manifest(self) -> Manifest | None:
-        """See `CopyHere.manifest`."""
-        found: Manifest | None = self._ask("manifest")
-        return found
 
     def _range(self, key: str, offset_bytes: int, size_bytes: int, ref: Any) -> memoryview:
         for _ in range(TRIES_COUNT):

@@ -94,15 +94,15 @@ class NodeAgent(ReplicaService, ReadService):
             only_wanted=options.is_planned, only_expected=options.replicates,
             max_bytes_per_s=options.max_bandwidth_bytes_per_s,
         )  # fmt: skip
-        replicas = Replicas(
-            self._root, memory, self.free_memory, self._sender.forget,
-            self._sender.has_room, options.checkpoint_depth,
-        )  # fmt: skip
-        self._take_replicas(replicas, options)
         self._take_readers(
             spec, node_of(name), memory, self._open_home, self.free_memory,
             lambda node: start_node_agent(spec, node, None, connector),
         )  # fmt: skip
+        replicas = Replicas(
+            self._root, memory, self.free_memory, self._sender.forget,
+            self._sender.has_room, options.checkpoint_depth, self._room_for_readers(),
+        )  # fmt: skip
+        self._take_replicas(replicas, options)
         threading.Thread(target=self._watch, name="tune_sync-watch", daemon=True).start()
 
     def ping(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from tune_sync.agents.in_flight import InFlight
 from tune_sync.behind.replica_lane import Lane
 from tune_sync.behind.replica_message import Bytes, Message
+from tune_sync.behind.replicas import Room
 from tune_sync.errors import (
     DamagedError,
     HomeLostError,
@@ -60,9 +61,8 @@ class ReplicaHome(ReadsAll):
     Args:
         agent: Handle of the other node's agent.
         lane: How bytes go there.
-        attempt: The id of the attempt, here and there.
-        sizes: Path of each of its files -> its size in bytes.
-        in_memory: Where to put it.
+        seal: What it holds. The id of the attempt is the same here and there.
+        room: Where to put it.
         timeout_s: How long to wait for any one answer.
     """
 
@@ -70,21 +70,18 @@ class ReplicaHome(ReadsAll):
     keeps_chunks = False
     rewrite_s = 0.0
 
-    def __init__(
-        self, agent: Any, lane: Lane, attempt: str, sizes: Mapping[str, int], *,
-        in_memory: bool, timeout_s: float,
-    ) -> None:  # fmt: skip
+    def __init__(self, agent: Any, lane: Lane, seal: Seal, room: Room, *, timeout_s: float) -> None:
         self._agent = agent
         self._lane = lane
-        self._attempt = attempt
-        self._sizes = sizes
-        self._is_in_memory = in_memory
+        self._attempt = seal.attempt
+        self._sizes = {file.path: file.size_bytes for file in seal.files}
+        self._room = room
         self._timeout_s = timeout_s
         self._in_flight = InFlight(IN_FLIGHT_BYTES, self._wait)
 
     def begin(self, checkpoint: str) -> str:
         """See `Home.begin`."""
-        self._call("begin", checkpoint, self._attempt, self._sizes, self._is_in_memory)
+        self._call("begin", checkpoint, self._attempt, self._sizes, self._room)
         return self._attempt
 
     def expect(self, key: str, size_bytes: int) -> None:

@@ -14,7 +14,7 @@ import ray
 from tune_sync.behind.node_copies import CopyHere
 from tune_sync.behind.replica_door import Door, Entrance
 from tune_sync.behind.replica_message import Message
-from tune_sync.behind.replicas import Replicas
+from tune_sync.behind.replicas import Replicas, Room
 from tune_sync.errors import PathRefusedError
 from tune_sync.fastpath.transport_names import OBJECT_STORE
 from tune_sync.homes.home import check_digest, digest_of
@@ -61,10 +61,10 @@ class ReplicaService:
             self._came_bytes[transport] += self._door.intake.flush(attempt, FLUSH_TIMEOUT_S)
 
     def begin_replica(
-        self, checkpoint: str, attempt: str, sizes: Mapping[str, int], in_memory: bool
+        self, checkpoint: str, attempt: str, sizes: Mapping[str, int], room: Room
     ) -> None:
         """See `Replicas.begin`."""
-        self._replicas.begin(checkpoint, attempt, sizes, in_memory=in_memory)
+        self._replicas.begin(checkpoint, attempt, sizes, room)
 
     @ray.method(concurrency_group="replicas")  # type: ignore[untyped-decorator]
     def write_replica(self, message: bytes, digest: str, data: np.ndarray[Any, Any]) -> None:
@@ -92,7 +92,7 @@ class ReplicaService:
 
     def ask_copy(self, checkpoint: str, verb: str, *args: object) -> object:
         """What a whole copy that is here says of itself. Raises FileNotFoundError without one."""
-        if verb not in ("info", "list", "manifest"):
+        if verb not in ("info", "list"):
             raise PathRefusedError(f"{verb!r} is not asked of a copy")
         return getattr(self._copy_of(checkpoint), verb)(*args)
 

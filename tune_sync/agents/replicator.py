@@ -11,10 +11,10 @@ import ray
 
 from tune_sync.agents.node_agent import start_node_agent
 from tune_sync.agents.probe import runs_trials
-from tune_sync.agents.replica_home import ObjectStoreLane, ReplicaHome, peer_error
-from tune_sync.behind.lane_choice import LaneChoice
-from tune_sync.behind.replica_door import Entrance
+from tune_sync.agents.replica_home import ReplicaHome
+from tune_sync.agents.replica_lanes import lanes_to
 from tune_sync.behind.replica_lane import Lane
+from tune_sync.behind.replicas import Room
 from tune_sync.behind.replicating import NoPeerError, Replica
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staged_send import send_attempt
@@ -110,10 +110,10 @@ class RayReplicator:
         self, agent: Any, lane: Lane, copies: StagedCopies, checkpoint: str, seal: Seal
     ) -> None:
         try:
-            self._send_to(agent, lane, copies, checkpoint, seal, in_memory=True)
+            self._send_to(agent, lane, copies, checkpoint, seal, "memory")
         except StoreFullError as error:
             self._say_full(checkpoint, error)
-            self._send_to(agent, lane, copies, checkpoint, seal, in_memory=False)
+            self._send_to(agent, lane, copies, checkpoint, seal, "disk")
 
     def _say_full(self, checkpoint: str, error: StoreFullError) -> None:
         now_s = time.monotonic()
@@ -122,37 +122,20 @@ class RayReplicator:
             logger.warning("a replica of %s goes to the other node's disk: %s", checkpoint, error)
 
     def _send_to(
-        self, agent: Any, lane: Lane, copies: StagedCopies, checkpoint: str, seal: Seal, *,
-        in_memory: bool,
-    ) -> None:  # fmt: skip
-        sizes = {file.path: file.size_bytes for file in seal.files}
-        home = ReplicaHome(
-            agent, lane, seal.attempt, sizes, in_memory=in_memory, timeout_s=self._timeout_s
-        )
+        self, agent: Any, lane: Lane, copies: StagedCopies, checkpoint: str, seal: Seal, room: Room
+    ) -> None:
+        home = ReplicaHome(agent, lane, seal, room, timeout_s=self._timeout_s)
         send_attempt(copies, checkpoint, seal, home)  # type: ignore[arg-type]
 
     def _find_way(self) -> _Way:
         node = peer_of(self._node, self._home)
         agent = start_node_agent(self._spec, node, None, self._connector)
-        choice = self._choice(agent)
+        choice = lanes_to(agent, self._spec.options, self._timeout_s, self._used)
         lane = choice.lane()
         self._used = lane.name
         logger.info("replicas go to node %s by %r", node, lane.name)
         again_s = time.monotonic() + LOOK_AGAIN_S if choice.is_worth_another else float("inf")
         return _Way(node, agent, lane, again_s)
-
-    def _choice(self, agent: Any) -> LaneChoice:
-        def knock() -> Entrance:
-            try:
-                entrance: Entrance = ray.get(agent.replica_door.remote(), timeout=self._timeout_s)
-            except ray.exceptions.RayError as error:
-                raise peer_error(error, self._timeout_s) from error
-            return entrance
-
-        return LaneChoice(
-            self._spec.options, knock, agent.flush_replica.remote, ObjectStoreLane(agent),
-            self._timeout_s, self._used,
-        )  # fmt: skip
 
     def _is_destination(self, node: str) -> bool:
         """Whether results are kept on a node: then it has them already, and need not be sent."""

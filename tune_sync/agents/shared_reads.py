@@ -16,15 +16,18 @@ import ray
 from ray.exceptions import RayError
 
 from tune_sync import layout
-from tune_sync.agents.far_copies import RayFarCopies, answer_of
+from tune_sync.agents.far_copies import answer_of
 from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.names import agent_name
-from tune_sync.behind.memory_home import FreeMemory, Memory
+from tune_sync.agents.replica_home import ReplicaHome
+from tune_sync.agents.replica_lanes import lanes_to
+from tune_sync.behind.memory_home import FreeMemory, Memory, MemoryHome
 from tune_sync.behind.node_copies import CopyHere, NodeCopies
+from tune_sync.behind.replicas import Replicas
+from tune_sync.behind.staged_send import send_attempt
 from tune_sync.errors import PathRefusedError, TuneSyncError
 from tune_sync.homes.home import Home, check_digest, digest_of
 from tune_sync.homes.store import Info
-from tune_sync.manifest import Manifest
 from tune_sync.new_pages import new_pages
 from tune_sync.reading.brought import BroughtCopies, Source, brought_in
 from tune_sync.reading.holders import Holders
@@ -39,6 +42,8 @@ KEPT_BYTES = 128 << 20
 # Whoever waits for readers' copies waits in a thread that does nothing else.
 GROUPS = {"readers": 64, "holders": 64, "ranges": 4}
 JOIN_TIMEOUT_S = 20.0
+# One answer of a node that takes a replica.
+ANSWER_TIMEOUT_S = 60.0
 
 
 class ReadService:
@@ -47,11 +52,14 @@ class ReadService:
     Its methods are Ray calls. None takes a path but below a checkpoint that is published.
     """
 
+    _replicas: Replicas
+
     def _take_readers(
         self, spec: Spec, node: str, memory: Memory | None, open_home: Callable[[], Home],
         free_memory: FreeMemory, start: Callable[[str], Any],
     ) -> None:  # fmt: skip
         """Begin with it. `start` finds the agent of another node, or starts it."""
+        self._spec = spec
         self._holders = Holders()
         self._ranges = _Ranges()
         self._brought: BroughtCopies | None = None
@@ -93,6 +101,33 @@ class ReadService:
             lambda: b"".join(copy.read(_inside(checkpoint, key)) for key in keys),
         )
 
+    @ray.method(concurrency_group="holders")  # type: ignore[untyped-decorator]
+    def send_replica(self, checkpoint: str, node: str) -> bool:
+        """Put the whole copy that is staged here among another node's copies for readers.
+
+        Returns:
+            Whether there is one.
+
+        Raises:
+            StoreFullError: There is no room for it.
+        """
+        found = self._replicas.copies.whole(checkpoint)
+        if found is None:
+            return False
+        with found.held() as directory:
+            seal = found.copies.seal(checkpoint, found.attempt)
+            if directory is None or seal is None:
+                return False
+            agent, options = _agent_of(self._spec, node), self._spec.options
+            timeout_s = min(ANSWER_TIMEOUT_S, options.timeout_s)
+            lane = lanes_to(agent, options, timeout_s).lane()
+            try:
+                home = ReplicaHome(agent, lane, seal, "readers", timeout_s=timeout_s)
+                send_attempt(found.copies, checkpoint, seal, home)  # type: ignore[arg-type]
+            finally:
+                lane.close()
+        return True
+
     def _copy_here(self, checkpoint: str) -> CopyHere:
         if self._brought is None:
             raise FileNotFoundError("this node has no memory for checkpoints")
@@ -104,6 +139,9 @@ class ReadService:
     def _has_brought(self) -> bool:
         """Whether anybody has read here of late."""
         return self._brought is not None and self._brought.has_some()
+
+    def _room_for_readers(self) -> MemoryHome | None:
+        return self._brought.home if self._brought is not None else None
 
     def _is_read(self) -> bool:
         """Whether somebody reads here just now; removes what nobody does."""
@@ -216,18 +254,22 @@ class _Others:
             return ""
 
     def copy_of(self, node: str, checkpoint: str) -> Source:
-        try:
-            agent = ray.get_actor(agent_name(self._spec, node), namespace=NAMESPACE)
-        except ValueError as error:
-            raise FileNotFoundError(str(error)) from error
+        agent = _agent_of(self._spec, node)
         return _Shared(agent, checkpoint, self._spec.options.timeout_s)
 
-    def replica(self, checkpoint: str) -> tuple[Source, Manifest] | None:
+    def take_replica(self, checkpoint: str) -> bool:
         if self._home in ("", self._node) or not self._spec.options.replicates:
-            return None
-        found = RayFarCopies(self._spec, self._home).whole(checkpoint)
-        manifest = found.manifest() if found is not None else None
-        return (found, manifest) if found is not None and manifest is not None else None
+            return False
+        answer = _agent_of(self._spec, self._home).send_replica.remote(checkpoint, self._node)
+        return bool(answer_of(answer, checkpoint, self._spec.options.timeout_s))
+
+
+def _agent_of(spec: Spec, node: str) -> Any:
+    """The agent of a node. Raises FileNotFoundError if it has none."""
+    try:
+        return ray.get_actor(agent_name(spec, node), namespace=NAMESPACE)
+    except ValueError as error:
+        raise FileNotFoundError(str(error)) from error
 
 
 class RayBrought:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from tune_sync import guard, layout
 from tune_sync.behind.memory_home import FreeMemory, Memory, MemoryHome
@@ -26,6 +27,8 @@ from tune_sync.manifest import Seal
 # A copy to which nothing was written for so long has lost its sender. One whose link was only cut
 # finds that it is gone, and begins again.
 SILENT_S = 60.0
+# Where a copy goes: among what is staged in memory, or on the disk; or among those for readers.
+Room = Literal["memory", "disk", "readers"]
 # So many threads write at a time: more only wait for each other.
 WRITERS_COUNT = 2
 # Whoever confirms a copy holds it for a moment. Others, who hold it for longer, are not waited for.
@@ -51,6 +54,7 @@ class Replicas:
         forget: Removes a copy that may count already; see `NodeSender.forget`.
         has_room: Whether anything more may be staged on this node's disk.
         checkpoint_depth: See `layout.classify`.
+        for_readers: Where to take those that are only read here; see `reading.brought`.
         clock: Monotonic seconds.
 
     Attributes:
@@ -60,13 +64,15 @@ class Replicas:
     def __init__(
         self, root: Path, memory: Memory | None, free_memory: FreeMemory,
         forget: Callable[[str, str], bool], has_room: Callable[[], bool],
-        checkpoint_depth: int = 1, *,
+        checkpoint_depth: int = 1, for_readers: MemoryHome | None = None, *,
         clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
+        in_memory = MemoryHome(memory, free_memory, checkpoint_depth) if memory else None
         self._disk = NodeDisk(root, "", checkpoint_depth)
-        self._memory: MemoryHome | None = None
-        if memory is not None:
-            self._memory = MemoryHome(memory, free_memory, checkpoint_depth)
+        self._for_readers = for_readers
+        self._homes: dict[Room, NodeDisk | None] = {
+            "memory": in_memory, "disk": self._disk, "readers": for_readers
+        }  # fmt: skip
         self.copies = NodeCopies(*([memory.root] if memory is not None else []), root)
         self._forget = forget
         self._has_room = has_room
@@ -76,30 +82,28 @@ class Replicas:
         self._arrivals = threading.Lock()
         self._writers = threading.Semaphore(WRITERS_COUNT)
 
-    def begin(
-        self, checkpoint: str, attempt: str, sizes: Mapping[str, int], *, in_memory: bool
-    ) -> None:
+    def begin(self, checkpoint: str, attempt: str, sizes: Mapping[str, int], room: Room) -> None:
         """Begin to take a copy; what was here of it goes.
 
         Args:
             checkpoint: Its checkpoint.
             attempt: Its id.
             sizes: Path of each file -> its size in bytes.
-            in_memory: Where to put it.
+            room: Where to put it.
 
         Raises:
             StoreFullError: There is no room for it, in memory or on the disk.
             PathRefusedError: What is asked for is not in staging.
             StoreError: See `discard`.
         """
-        home: NodeDisk | None = self._memory if in_memory else self._disk
-        if home is None or not (in_memory or self._has_room()):
+        home = self._homes[room]
+        if home is None or (home is self._disk and not self._has_room()):
             raise StoreFullError(
                 errno.ENOSPC,
                 "this node has no memory for checkpoints" if home is None else
                 "staging on this node's disk is full until some of it is sent",
             )  # fmt: skip
-        self.discard(checkpoint, attempt)
+        self._discard(checkpoint, attempt, home)
         home.begin_as(checkpoint, attempt)
         try:
             StagedCopies(home.root).begun(checkpoint, attempt, time.time())
@@ -137,9 +141,17 @@ class Replicas:
         Raises:
             StoreError: It is read, or sent, just now; it stays as it is.
         """
+        with self._arrivals:
+            found = self._arriving.get(attempt)
+        self._discard(checkpoint, attempt, found.home if found is not None else self._disk)
+
+    def _discard(self, checkpoint: str, attempt: str, home: NodeDisk) -> None:
         guard.attempt(attempt)
         with self._arrivals:
             self._arriving.pop(attempt, None)
+        if home is self._for_readers:
+            StagedCopies(home.root).remove(checkpoint, attempt)
+            return
         for pause_s in (*PAUSES_S, None):
             if self._forget(checkpoint, attempt):
                 return

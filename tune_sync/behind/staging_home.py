@@ -336,8 +336,9 @@ class StagingHome:
                 return copy
             copy = self._far.whole(checkpoint) if self._far is not None else None
             if copy is not None:
-                self._far_found = {checkpoint: copy}  # one is read at a time
-                return copy
+                brought = self._brought.whole(checkpoint) if self._brought is not None else None
+                self._far_found = {checkpoint: brought or copy}  # one is read at a time
+                return self._far_found[checkpoint]
             if self._clock() - asked_s > ASK_S:
                 asked_s = self._clock()
                 self._check_lost(checkpoint)

@@ -61,8 +61,11 @@ class Others(Protocol):
     def copy_of(self, node: str, checkpoint: str) -> Source:
         """What another node has; raises FileNotFoundError, in each call, once it has not."""
 
-    def replica(self, checkpoint: str) -> tuple[Source, Manifest] | None:
-        """What the home node has of a checkpoint that is not stored yet, if it has all of it."""
+    def take_replica(self, checkpoint: str) -> bool:
+        """Have the home node's replica of a checkpoint put into `BroughtCopies.home`.
+
+        Returns False if it has none. Raises what keeps it from coming here whole.
+        """
 
 
 def brought_in(memory: Memory) -> NodeCopies:
@@ -80,6 +83,10 @@ class BroughtCopies:
         others: Other nodes.
         checkpoint_depth: See `layout.classify`.
         clock: Monotonic seconds.
+
+    Attributes:
+        copies: Those that are here.
+        home: Where they are made.
     """
 
     def __init__(
@@ -90,7 +97,7 @@ class BroughtCopies:
         self.copies = brought_in(memory)
         self._root: Path = memory.root / BROUGHT_DIR
         here = Memory(self._root, memory.budget, ANY_COUNT)
-        self._home = MemoryHome(here, free_memory, checkpoint_depth)
+        self.home = MemoryHome(here, free_memory, checkpoint_depth)
         self._open_home = open_home
         self._others = others
         self._clock = clock
@@ -175,10 +182,7 @@ class BroughtCopies:
         if here is not None and (manifest is None or _has(here, manifest)):
             return True
         if manifest is None:
-            replica = self._others.replica(checkpoint)
-            if replica is not None:
-                self._copy(*replica)
-            return replica is not None
+            return self._others.take_replica(checkpoint)
         node = self._others.holder(checkpoint)
         while node:
             try:
@@ -196,13 +200,13 @@ class BroughtCopies:
 
     def _copy(self, source: Source, manifest: Manifest) -> None:
         checkpoint = manifest.checkpoint
-        attempt = self._home.begin(checkpoint)
+        attempt = self.home.begin(checkpoint)
         data = layout.staged_key(checkpoint, attempt)
         try:
             if manifest.files:
-                self._home.expect_all({f"{data}/{f.path}": f.size_bytes for f in manifest.files})
+                self.home.expect_all({f"{data}/{f.path}": f.size_bytes for f in manifest.files})
             self._read(source, manifest, data)
-            self._home.seal(
+            self.home.seal(
                 checkpoint,
                 Seal(attempt, 0, time.time(), manifest.files, manifest.directories, ranks_count=1),
             )
@@ -219,14 +223,14 @@ class BroughtCopies:
             key, target = f"{checkpoint}/{file.path}", f"{data}/{file.path}"
             body = small.take(key)
             if body is not None:
-                self._home.write(target, 0, check_whole(file, key, body))
+                self.home.write(target, 0, check_whole(file, key, body))
                 continue
             reader, at_bytes = open_reader(home, key, key, file, found.get(key)), 0
             while at_bytes < file.size_bytes:
                 chunk = reader.read(STEP_BYTES)
                 if not chunk:
                     raise FileNotFoundError(f"{key} ends early")
-                self._home.write(target, at_bytes, chunk)
+                self.home.write(target, at_bytes, chunk)
                 at_bytes += len(chunk)
 
 
