@@ -30,7 +30,7 @@ URL = f"s3://{BUCKET}/ours"
 TINY = "/srv/sources/tiny"
 STAGED = "staged"
 WRITER, OTHER = "w1", "w2"
-FROM = ("here", "here copied", "home", "home copied", "s3", "s3 copied")
+FROM = ("here", "here copied", "home", "home copied", "s3")
 READERS = ("one", "eight", "shared", "brought one", "brought")
 EIGHT = 8
 # So nothing of a replicated checkpoint is stored, and it is read where it is staged.
@@ -69,12 +69,18 @@ def trial(config: dict[str, Any]) -> None:
         ray.get(desk.done.remote(done))
 
 
-def act(path: str = "", is_ours: bool = False, **to_report: Any) -> dict[str, Any]:
+def act(
+    path: str = "", is_ours: bool = False, is_anew: bool = False, **to_report: Any
+) -> dict[str, Any]:
     """Read a checkpoint, or report one."""
     if not path:
         return report(**to_report)
+    handler = trial_handler()
+    if is_anew:
+        home, _, _ = handler.locate(path)
+        home._agent.free_memory("")  # what was brought here for the row before
     kind = tune_sync.Checkpoint if is_ours else tune.Checkpoint
-    return {"seconds": opened(kind(path, RunFileSystem(trial_handler())))}
+    return {"seconds": opened(kind(path, RunFileSystem(handler)))}
 
 
 def report(source: str, number: int) -> dict[str, Any]:
@@ -132,8 +138,9 @@ class Reads:
             is_brought = row.startswith("brought")
             found = self._to_bring(source) if is_brought else self._stored_of(source)
             return self._read_stored(row, found)
-        path, host = self._replicated_of(source), OTHER if row == "home" else WRITER
-        return self._do(host, path=path, is_ours=row == "here")
+        path, is_far = self._replicated_of(source), row.startswith("home")
+        is_ours = not row.endswith("copied")
+        return self._do(OTHER if is_far else WRITER, path=path, is_ours=is_ours, is_anew=is_far)
 
     def _read_stored(self, row: str, checkpoint: tune.Checkpoint) -> dict[str, Any]:
         readers = self._started()[: EIGHT if row in ("eight", "shared", "brought") else 1]

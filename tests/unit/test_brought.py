@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +20,7 @@ from tune_sync.behind.node_copies import CopyHere, NodeCopies
 from tune_sync.behind.node_disk import NodeDisk
 from tune_sync.behind.node_sender import NodeSender
 from tune_sync.behind.replicas import SILENT_S, Replicas
+from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staged_send import send_attempt
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.errors import StoreUnreachableError
@@ -359,6 +360,9 @@ class Bringing:
     def whole(self, checkpoint: str) -> CopyHere | None:
         return self._node.whole(checkpoint) if self._node.brought.bring(checkpoint) else None
 
+    def here(self, checkpoint: str) -> CopyHere | None:
+        return self._node.whole(checkpoint)
+
 
 def test_who_opens_files_reads_what_the_home_node_had_from_this_node(
     tmp_path: Path, store: Store, node: Callable[[str], Node]
@@ -372,6 +376,39 @@ def test_who_opens_files_reads_what_the_home_node_had_from_this_node(
     )  # fmt: skip
     found = {i.key: i.size_bytes for i in reader.list(THIRD, True) if not i.is_dir}
     assert found == {f"{THIRD}/a/one": len(BODY), f"{THIRD}/two": len(BODY)}
-    shutil.rmtree(tmp_path / "replicas")
+    (tmp_path / "replicas").rename(tmp_path / "away")
     assert reader.read(f"{THIRD}/two", 0, len(BODY)) == BODY
+    (tmp_path / "away").rename(tmp_path / "replicas")
+    assert here.brought.free()  # somebody else needs the room
+    assert reader.read(f"{THIRD}/two", 1, 2) == BODY[1:3]
+    assert reader.info(f"{THIRD}/two") is not None
+    assert here.whole(THIRD) is None
+    assert here.brought.bring(THIRD)
+    upload = report(store, THIRD, BODY)
+    store.publish(THIRD, False, [upload.attempt])
+    shutil.rmtree(tmp_path / "replicas")
+    assert here.brought.free()
+    assert reader.read_many([f"{THIRD}/two"]) == [BODY]
+    assert len(reader.list(THIRD, True)) > 2
     agent.end()
+
+
+def test_a_copy_that_goes_while_it_is_listed_is_not_a_smaller_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = NodeCopies(tmp_path / "staged")
+    upload = report(NodeDisk(tmp_path / "staged"), FIRST, BODY)
+    copy = copies.whole(FIRST)
+    assert copy is not None
+    listed = StagedCopies.list
+
+    def list_late(self: StagedCopies, where: str, *args: Any) -> list[Info]:
+        if copies.whole(FIRST) is not None:
+            assert copies.remove(FIRST, upload.attempt)
+        return listed(self, where, *args)
+
+    monkeypatch.setattr(StagedCopies, "list", list_late)
+    with pytest.raises(FileNotFoundError, match="gone"):
+        copy.list(FIRST, True)
+    with pytest.raises(FileNotFoundError, match="gone"):
+        copy.info(f"{FIRST}/two")

@@ -292,3 +292,7 @@ class RayBrought:
         except Exception as error:  # nothing depends on it
             logger.debug("%s is not brought for all of this node: %s", checkpoint, error)
             return None
+
+    def here(self, checkpoint: str) -> CopyHere | None:
+        """See `Brought.here`."""
+        return self._copies.whole(checkpoint)

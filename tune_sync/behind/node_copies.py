@@ -57,17 +57,21 @@ class CopyHere:
     attempt: str
 
     def info(self, key: str) -> Info | None:
-        """See `Home.info`."""
+        """See `Home.info`. Raises as `read` does."""
         found = self.copies.store.info(self._inside(key))
+        if found is None:
+            self._check()
         return found and Info(key, found.is_dir, found.size_bytes, found.modified_s)
 
     def list(self, key: str, recursive: bool) -> builtins.list[Info]:
-        """See `Home.list`."""
+        """See `Home.list`. Raises as `read` does."""
         where = layout.staged_key(self.checkpoint, self.attempt)
-        return self.copies.list(where, self.checkpoint, key, recursive)
+        found = self.copies.list(where, self.checkpoint, key, recursive)
+        self._check()  # it is put away as a whole: if it is there still, all of it was
+        return found
 
     def read(self, key: str, offset_bytes: int = 0, length_bytes: int | None = None) -> bytes:
-        """See `Home.read`. Raises FileNotFoundError once it is published and has gone."""
+        """See `Home.read`. Raises FileNotFoundError once it has gone from this node."""
         return self.copies.store.read(self._inside(key), offset_bytes, length_bytes)
 
     def manifest(self) -> Manifest | None:
@@ -84,6 +88,10 @@ class CopyHere:
             where = layout.staged_key(self.checkpoint, self.attempt)
             yield self.copies.store.path(where) if is_held else None
 
+    def _check(self) -> None:
+        if self.copies.seal(self.checkpoint, self.attempt) is None:
+            raise FileNotFoundError(f"{self.checkpoint} has just gone from this node")
+
     def _inside(self, key: str) -> str:
         where = layout.staged_key(self.checkpoint, self.attempt)
         return where + key[len(self.checkpoint) :]
@@ -94,6 +102,9 @@ class Brought(Protocol):
 
     def whole(self, checkpoint: str) -> CopyHere | None:
         """Bring one; None if it is to be read where it is stored."""
+
+    def here(self, checkpoint: str) -> CopyHere | None:
+        """One that was brought of what is not stored yet, if it is here still."""
 
 
 class NodeCopies:

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -36,6 +36,8 @@ LOOK_S = 0.3
 ASK_S = 2.0
 # How often it says so.
 SAY_S = 15.0
+# So many copies that go just as they are read are followed by the destination.
+COPIES_COUNT = 3
 # How often a process says that memory is full: that goes on as it is.
 SAY_MEMORY_S = 3600.0
 
@@ -136,43 +138,32 @@ class StagingHome:
         checkpoint = self._checkpoint(key)
         if not checkpoint:
             return None if self._is_of_copy_here(key) else self._destination.info(key)
-        copy = self._find(checkpoint)
-        if copy is not None:
-            with suppress(FileNotFoundError):  # the one elsewhere has just gone: it is published
+        for copy in self._to_ask(checkpoint, self._find):
+            with suppress(FileNotFoundError):
                 return copy.info(key)
-            self._far_found.pop(checkpoint, None)
         return self._destination.info(key)
 
     def list(self, key: str, recursive: bool) -> list[Info]:
         """See `Home.list`. Waits as `info` does."""
         checkpoint = self._checkpoint(key)
-        copy = self._find(checkpoint) if checkpoint else None
-        if copy is not None:
-            with suppress(FileNotFoundError):  # as in `info`
+        for copy in self._to_ask(checkpoint, self._find):
+            with suppress(FileNotFoundError):
                 return copy.list(key, recursive)
-            self._far_found.pop(checkpoint, None)
         return self._destination.list(key, recursive)
 
     def read(self, key: str, offset_bytes: int, length_bytes: int) -> bytes | memoryview:
         """See `Home.read`."""
-        checkpoint = self._checkpoint(key)
-        copy = self._known_copy(checkpoint)
-        if copy is not None:
-            try:
+        for copy in self._to_ask(self._checkpoint(key), self._known_copy):
+            with suppress(FileNotFoundError):
                 return copy.read(key, offset_bytes, length_bytes)
-            except FileNotFoundError:  # it is published, so the copy has just gone
-                self._far_found.pop(checkpoint, None)
         return self._destination.read(key, offset_bytes, length_bytes)
 
     def read_many(self, keys: Sequence[str]) -> builtins.list[bytes]:
         """See `Home.read_many`."""
         checkpoint = self._checkpoint(keys[0]) if keys else ""
-        copy = self._known_copy(checkpoint)
-        if copy is not None:
-            try:
+        for copy in self._to_ask(checkpoint, self._known_copy):
+            with suppress(FileNotFoundError):
                 return [bytes(copy.read(key)) for key in keys]
-            except FileNotFoundError:  # as in `read`
-                self._far_found.pop(checkpoint, None)
         return self._destination.read_many(keys)
 
     @contextmanager
@@ -183,10 +174,7 @@ class StagingHome:
         if copy is None and self._brought is not None and is_one:
             self._find(checkpoint)  # waits until there is something to be brought
             copy = self._brought.whole(checkpoint)
-        if copy is None:
-            yield None
-            return
-        with copy.held() as directory:
+        with copy.held() if copy is not None else nullcontext() as directory:
             yield directory
 
     def make_dir(self, key: str) -> None:
@@ -315,10 +303,22 @@ class StagingHome:
         inside = layout.below(layout.MANIFESTS_DIR, key)
         return bool(inside) and self._known_copy(str(inside).removesuffix(".json")) is not None
 
+    def _to_ask(self, checkpoint: str, find: Callable[[str], Copy | None]) -> Iterator[Copy]:
+        """Whole copies, the next one if one has just gone."""
+        for _ in range(COPIES_COUNT if checkpoint else 0):
+            copy = find(checkpoint)
+            if copy is None:
+                return
+            yield copy
+            if copy is self._far_found.get(checkpoint):
+                del self._far_found[checkpoint]
+
     def _known_copy(self, checkpoint: str) -> Copy | None:
         """The whole copy that is here, or the one elsewhere that `_find` has found."""
-        here = self._copies.whole(checkpoint) if checkpoint else None
-        return here or self._far_found.get(checkpoint)
+        here, far = self._copies.whole(checkpoint), self._far_found.get(checkpoint)
+        if here is None and far is not None and self._brought is not None:
+            here = self._brought.here(checkpoint)
+        return here or far
 
     def _of(self, key: str) -> Home | SpillingHome:
         """Attempts are here, other files at the destination."""
@@ -336,9 +336,9 @@ class StagingHome:
                 return copy
             copy = self._far.whole(checkpoint) if self._far is not None else None
             if copy is not None:
+                self._far_found = {checkpoint: copy}  # one is read at a time
                 brought = self._brought.whole(checkpoint) if self._brought is not None else None
-                self._far_found = {checkpoint: brought or copy}  # one is read at a time
-                return self._far_found[checkpoint]
+                return brought or copy
             if self._clock() - asked_s > ASK_S:
                 asked_s = self._clock()
                 self._check_lost(checkpoint)
