@@ -79,6 +79,7 @@ def act(
     if is_anew:
         home, _, _ = handler.locate(path)
         home._agent.free_memory("")  # what was brought here for the row before
+        home._far_found.clear()  # as in a process that has just been started
     kind = tune_sync.Checkpoint if is_ours else tune.Checkpoint
     return {"seconds": opened(kind(path, RunFileSystem(handler)))}
 
