@@ -1,8 +1,11 @@
-"""Where neither memory nor the disk of a node has room, that is told as without memory."""
+"""Room in a node's memory: who makes some waits for it, and who finds none is told."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -10,6 +13,8 @@ from tests.unit.test_memory_tier import BODY, Node, home, make
 from tests.unit.test_node_sender import FIRST, SECOND, Shaky, until
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.errors import SyncTimeoutError
+from tune_sync.homes.store import LocalStore
+from tune_sync.sending.orders import Orders
 from tune_sync.transfer.upload import Upload
 
 __all__ = ["home", "make"]  # fixtures
@@ -39,3 +44,31 @@ def fill_disk(node: Node) -> None:
         stream.write(BODY)
     upload.copied(1)
     assert upload.seal()
+
+
+def test_who_has_one_too_many_waits_for_no_bytes_but_who_needs_them_does(
+    make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, removed = threading.Event(), LocalStore.remove_tree
+
+    def remove_slowly(self: LocalStore, key: str) -> None:
+        assert go_on.wait(30.0)
+        removed(self, key)
+
+    node = make(limit_bytes=45_000, most_count=1)
+    first = node.report(FIRST)
+    node.publish(first, FIRST)
+    node.agent.exchange(Orders(published=[first.attempt]))
+    taken_bytes = node.budget.taken_bytes
+    monkeypatch.setattr(LocalStore, "remove_tree", remove_slowly)
+    assert node.agent.free_memory("t")
+    assert node.where(first) == ""
+    assert node.budget.taken_bytes == taken_bytes, "there is no room for others yet"
+    with ThreadPoolExecutor(1) as pool:
+        needs = pool.submit(node.agent.free_memory, "")
+        time.sleep(0.1)
+        assert not needs.done()
+        go_on.set()
+        assert needs.result(30.0)
+    assert node.budget.taken_bytes == 0
+    assert not node.agent.free_memory("")

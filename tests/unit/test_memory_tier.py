@@ -18,6 +18,7 @@ from tune_sync.behind.node_sender import NodeSender
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.errors import StoreFullError
 from tune_sync.fastpath.budget import Budget
+from tune_sync.layout import STAGING_DIR
 from tune_sync.sending.orders import Orders
 from tune_sync.transfer.upload import Upload
 
@@ -77,7 +78,8 @@ class Node:
 
     def where(self, upload: Upload) -> str:
         name = upload.reported_as.partition("@")[0]
-        found = [t for t, d in (("memory", self.memory), ("disk", self.disk)) if any(d.rglob(name))]
+        roots = {"memory": self.memory / STAGING_DIR, "disk": self.disk / STAGING_DIR}
+        found = [where for where, root in roots.items() if any(root.rglob(name))]
         return " and ".join(found)
 
     def publish(self, upload: Upload, checkpoint: str) -> dict[str, bytes]:

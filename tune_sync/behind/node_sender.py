@@ -19,7 +19,8 @@ from tune_sync import layout
 from tune_sync.behind.confirm import confirm
 from tune_sync.behind.node_copies import NodeCopies
 from tune_sync.behind.node_disk import NodeDisk
-from tune_sync.behind.staged_copy import StagedCopies
+from tune_sync.behind.removing import Removing
+from tune_sync.behind.staged_copy import Later, StagedCopies
 from tune_sync.behind.staged_send import DamagedOnWayError, GivenUpError, send_attempt
 from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError, StoreFullError
 from tune_sync.fastpath.folder import remove_empty
@@ -71,7 +72,7 @@ class NodeSender:
         self._changed = threading.Condition()
         self._heard_s = time.monotonic()
         self._disk = NodeDisk(root)
-        self._confirmer = Worker("tune_sync-confirm")
+        self._confirmer, self._removing = Worker("tune_sync-confirm"), Removing()
         self.scan()
         self._threads = [
             threading.Thread(target=self._work, name="tune_sync-send", daemon=True)
@@ -125,11 +126,11 @@ class NodeSender:
 
     def free_memory(self, trial: str) -> bool:
         """Remove in memory what is published, of a trial or of all (""), the newest last."""
-
-        def is_meant(item: Item) -> bool:
-            return item.in_memory and trial in ("", layout.parent(item.checkpoint))
-
-        return any(map(is_meant, self._remove_some())) or bool(self._remove_some(is_meant))
+        is_meant = lambda i: i.in_memory and trial in ("", layout.parent(i.checkpoint))  # noqa: E731
+        later = self._removing.add if trial else None  # its bytes count until they have gone
+        found = any(map(is_meant, self._remove_some(later=later)))
+        found = found or bool(self._remove_some(is_meant, later))
+        return found or (not trial and self._removing.wait())
 
     def forget(self, checkpoint: str, attempt: str) -> bool:
         """Remove an attempt that may be begun again; False while it is read, or sent."""
@@ -196,11 +197,11 @@ class NodeSender:
         for thread in self._threads:
             thread.join(LOOK_S)
         self._confirmer.close(LOOK_S)
-        if leave:
-            return
-        self._copies.remove_all()
-        if self._memory is not None:
-            remove_empty(self._memory.parents[1])
+        self._removing.close(LOOK_S)
+        if not leave:
+            self._copies.remove_all()
+            if self._memory is not None:
+                remove_empty(self._memory.parents[1])
 
     # Inside
 
@@ -297,16 +298,18 @@ class NodeSender:
             self._queue.give_up(item.attempt, str(error))
         logger.error("%s cannot be sent: %s", item.checkpoint, error)
 
-    def _remove_some(self, is_short: Callable[[Item], bool] = lambda item: False) -> list[Item]:
+    def _remove_some(
+        self, is_short: Callable[[Item], bool] = lambda item: False, later: Later | None = None
+    ) -> list[Item]:
         """Remove what need not stay; returns it. See `SendQueue.removable`."""
         with self._changed:
             removable = self._queue.removable(is_short)
-        return [item for item in removable if self._remove(item)]
+        return [item for item in removable if self._remove(item, later)]
 
-    def _remove(self, item: Item) -> bool:
+    def _remove(self, item: Item, later: Later | None) -> bool:
         with self._changed:
             copies = self._places.get(item.attempt)
-        if copies is None or not copies.remove(item.checkpoint, item.attempt):
+        if copies is None or not copies.remove(item.checkpoint, item.attempt, later):
             return False  # another thread was first; or it is read just now
         self._forget(item.attempt)
         return True
@@ -335,10 +338,8 @@ class NodeSender:
 
     def _pause(self, failed_count: int) -> None:
         pause_s = min(LONGEST_PAUSE_S, self._first_pause_s * 2.0 ** (failed_count - 1))
-        until_s = time.monotonic() + pause_s
         with self._changed:
-            while not self._is_ending and time.monotonic() < until_s:
-                self._changed.wait(until_s - time.monotonic())
+            self._changed.wait_for(lambda: self._is_ending, pause_s)
 
     def _send(self, item: Item) -> bool:
         """Whether it was sent, or never will be."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,8 @@ from tune_sync.process import boot
 
 WRITER, PARTS = "writer.json", "parts.json"
 STORED, SEAL = "stored.json", "seal.json"
+
+Later = Callable[[Callable[[], None]], None]
 
 
 class StagedCopies:
@@ -170,8 +172,13 @@ class StagedCopies:
         with self._locked(checkpoint, attempt, fcntl.LOCK_SH) as is_locked:
             yield is_locked and self.store.info(layout.seal_key(checkpoint, attempt)) is not None
 
-    def remove(self, checkpoint: str, attempt: str) -> bool:
+    def remove(self, checkpoint: str, attempt: str, later: Later | None = None) -> bool:
         """Remove an attempt, and the directories above it that are empty then.
+
+        Args:
+            checkpoint: Its checkpoint.
+            attempt: Its id.
+            later: Calls what it is given, once: then its bytes go. Without, they have on return.
 
         Returns:
             Whether it has gone: not while it is `held`.
@@ -180,10 +187,17 @@ class StagedCopies:
             if not is_locked:
                 return False
             trash = self._put_away(checkpoint, attempt)
-        self.store.remove_tree(trash)
+        if later is None or not trash.startswith(layout.TRASH_DIR):
+            self.store.remove_tree(trash)
+        else:
+            later(lambda: self._clear(trash))
         with suppress(OSError):
             os.rmdir(self.store.path(f"{layout.STAGING_DIR}/{checkpoint}"))
         return True
+
+    def _clear(self, trash: str) -> None:
+        with suppress(OSError):  # whoever needs the room finds it taken, and says so
+            self.store.remove_tree(trash)
 
     def list(self, where: str, checkpoint: str, key: str, recursive: bool) -> list[Info]:
         """Entries below `key`, of the copy of a checkpoint that lies at `where`."""
