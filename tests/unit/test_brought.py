@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -13,14 +15,16 @@ import pytest
 from tests.unit.clock import Clock
 from tests.unit.replica_peer import Direct
 from tests.unit.test_node_sender import FIRST, SECOND, report
+from tune_sync import layout
 from tune_sync.behind.memory_home import Memory
 from tune_sync.behind.node_copies import CopyHere, NodeCopies
 from tune_sync.behind.node_disk import NodeDisk
 from tune_sync.behind.replicas import SILENT_S, Replicas
+from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staged_send import send_attempt
 from tune_sync.errors import StoreUnreachableError
 from tune_sync.fastpath.budget import Budget
-from tune_sync.homes.home import Home, LocalHome
+from tune_sync.homes.home import Home, LocalHome, Piece
 from tune_sync.homes.store import Info
 from tune_sync.reading.brought import IDLE_S, STEP_BYTES, BroughtCopies, Source
 from tune_sync.reading.holders import KNOWN_COUNT, Holders
@@ -75,12 +79,15 @@ class Node:
     def copy_of(self, node: str, checkpoint: str) -> Source:
         return Far(self.nodes[node], checkpoint)
 
-    def take_replica(self, checkpoint: str) -> bool:
+    def take_replica(self, checkpoint: str, have: str) -> bool:
         found = self.replicas.whole(checkpoint)
         seal = found.copies.seal(checkpoint, found.attempt) if found is not None else None
         if found is None or seal is None:
             return False
-        home = cast(Home, Direct(self.taking, seal, "readers"))
+        if found.attempt == have:
+            return True
+        there = replace(seal, attempt=uuid.uuid4().hex)
+        home = cast(Home, Direct(self.taking, there, "readers"))
         send_attempt(
             found.copies, checkpoint, seal, home,
             lambda size_bytes: not (size_bytes and self.link_breaks),
@@ -235,6 +242,36 @@ def test_of_a_replica_that_does_not_come_whole_nothing_stays(
     here.link_breaks = False
     assert here.brought.bring(THIRD)
     assert_whole(here, THIRD)
+
+
+def test_what_was_reported_anew_replaces_what_was_brought_before(
+    tmp_path: Path, node: Callable[[str], Node]
+) -> None:
+    """Its trial lost the first one before it was stored. The clocks of writers differ."""
+    here, replicas = node("one"), StagedCopies(tmp_path / "replicas")
+    for body, ahead_s in ((bytes(len(BODY)), 3600.0), (BODY, 0.0)):
+        for _, name in list(replicas.attempts()):
+            assert replicas.remove(THIRD, name)
+        upload = report(NodeDisk(tmp_path / "replicas"), THIRD, body)
+        seal = replicas.seal(THIRD, upload.attempt)
+        assert seal is not None
+        seal = replace(seal, sealed_s=seal.sealed_s + ahead_s)
+        NodeDisk(tmp_path / "replicas").seal(THIRD, seal)
+        assert here.brought.bring(THIRD)
+    assert_whole(here, THIRD)
+    first = here.whole(THIRD)
+    assert here.brought.bring(THIRD) and here.whole(THIRD) == first, "it is here already"
+
+
+def test_bytes_of_a_copy_that_was_begun_before_are_not_those_of_the_next(
+    node: Callable[[str], Node],
+) -> None:
+    here, names = node("one"), ("0" * 32, "1" * 32)
+    for name in names:
+        here.taking.begin(THIRD, name, {"two": len(BODY)}, "readers")
+    key = layout.staged_key(THIRD, names[0]) + "/two"
+    here.taking.write([Piece(key, 0, 4)], memoryview(b"late"), 0)
+    assert not (here.brought.home.store.path(layout.staged_key(THIRD, names[1])) / "two").exists()
 
 
 def test_a_replica_whose_sender_dies_on_the_way_is_swept(node: Callable[[str], Node]) -> None:

@@ -11,9 +11,11 @@ import pytest
 
 from tests.unit.test_memory_tier import BODY, Node, home, make
 from tests.unit.test_node_sender import FIRST, SECOND, Shaky, until
+from tune_sync.behind.left_behind import sweep_trash
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.errors import SyncTimeoutError
 from tune_sync.homes.store import LocalStore
+from tune_sync.layout import STAGING_DIR, TRASH_DIR
 from tune_sync.sending.orders import Orders
 from tune_sync.transfer.upload import Upload
 
@@ -58,7 +60,9 @@ def test_who_has_one_too_many_waits_for_no_bytes_but_who_needs_them_does(
     node = make(limit_bytes=45_000, most_count=1)
     first = node.report(FIRST)
     node.publish(first, FIRST)
-    node.agent.exchange(Orders(published=[first.attempt]))
+    other = node.report("u/checkpoint_000000")
+    node.publish(other, "u/checkpoint_000000")
+    node.agent.exchange(Orders(published=[first.attempt, other.attempt]))
     taken_bytes = node.budget.taken_bytes
     monkeypatch.setattr(LocalStore, "remove_tree", remove_slowly)
     assert node.agent.free_memory("t")
@@ -70,5 +74,19 @@ def test_who_has_one_too_many_waits_for_no_bytes_but_who_needs_them_does(
         assert not needs.done()
         go_on.set()
         assert needs.result(30.0)
-    assert node.budget.taken_bytes == 0
+    assert node.where(other) == "memory", "it need not go"
+    assert node.budget.taken_bytes == taken_bytes / 2
+    assert node.agent.free_memory("")
     assert not node.agent.free_memory("")
+    assert node.budget.taken_bytes == 0
+
+
+def test_what_a_killed_agent_had_begun_to_remove_goes(make: Callable[..., Node]) -> None:
+    node = make()
+    first = node.report(FIRST)
+    trash = node.memory / TRASH_DIR / first.attempt
+    trash.parent.mkdir(parents=True)
+    next(node.memory.rglob(f"{STAGING_DIR}/**/{first.attempt}")).rename(trash)
+    assert node.budget.taken_bytes > 0
+    sweep_trash(node.memory)
+    assert node.budget.taken_bytes == 0

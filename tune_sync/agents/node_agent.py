@@ -40,6 +40,7 @@ from tune_sync.behind.left_behind import (
     staging_roots,
     sweep_memory,
     sweep_old,
+    sweep_trash,
 )
 from tune_sync.behind.memory_home import Memory
 from tune_sync.behind.node_sender import NodeSender
@@ -125,7 +126,9 @@ class NodeAgent(ReplicaService, ReadService):
     def free_memory(self, trial: str) -> bool:
         """See `StagingAgent.free_memory`."""
         # Who asks for one trial has too many of that, not too many bytes.
-        return (not trial and self._free_brought()) or self._sender.free_memory(trial)
+        if not trial and (self._sender.removing.wait() or self._free_brought()):
+            return True
+        return self._sender.free_memory(trial)
 
     def wake(self) -> None:
         """See `StagingAgent.wake`."""
@@ -214,6 +217,8 @@ class NodeAgent(ReplicaService, ReadService):
             staging = self._root.parents[1]
             sweep_memory(staging_roots(self._spec.options)[0], staging, time.time())
             sweep_old(staging, time.time())
+            if self._memory is not None:
+                sweep_trash(self._memory.root)
 
     def _copy_state(self) -> None:
         """Where only the driver's node has it. It may be lost with what is on that node."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import builtins
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,8 +42,10 @@ RANGE_BYTES = 8 << 20
 # What is kept there for nodes that come a moment later.
 KEPT_BYTES = 128 << 20
 # Whoever waits for readers' copies waits in a thread that does nothing else.
-GROUPS = {"readers": 64, "holders": 64, "ranges": 4}
+GROUPS = {"readers": 64, "holders": 64, "replica_sends": 64, "ranges": 4}
 JOIN_TIMEOUT_S = 20.0
+# So many nodes at a time get a replica: reports wait for the same network.
+SENDS_COUNT = 4
 # One answer of a node that takes a replica.
 ANSWER_TIMEOUT_S = 60.0
 
@@ -62,6 +66,7 @@ class ReadService:
         self._spec = spec
         self._holders = Holders()
         self._ranges = _Ranges()
+        self._sends = threading.Semaphore(SENDS_COUNT)
         self._brought: BroughtCopies | None = None
         if memory is not None:
             others = _Others(spec, node, self._holders, start)
@@ -101,9 +106,14 @@ class ReadService:
             lambda: b"".join(copy.read(_inside(checkpoint, key)) for key in keys),
         )
 
-    @ray.method(concurrency_group="holders")  # type: ignore[untyped-decorator]
-    def send_replica(self, checkpoint: str, node: str) -> bool:
+    @ray.method(concurrency_group="replica_sends")  # type: ignore[untyped-decorator]
+    def send_replica(self, checkpoint: str, node: str, have: str) -> bool:
         """Put the whole copy that is staged here among another node's copies for readers.
+
+        Args:
+            checkpoint: Its key.
+            node: The other node.
+            have: The attempt that it has a copy of, which may be an earlier one.
 
         Returns:
             Whether there is one.
@@ -112,17 +122,21 @@ class ReadService:
             StoreFullError: There is no room for it.
         """
         found = self._replicas.copies.whole(checkpoint)
-        if found is None:
-            return False
-        with found.held() as directory:
+        if found is None or found.attempt == have:
+            return found is not None
+        with self._sends, found.held() as directory:
             seal = found.copies.seal(checkpoint, found.attempt)
             if directory is None or seal is None:
                 return False
-            agent, options = _agent_of(self._spec, node), self._spec.options
+            # Nothing depends on it: a transport that is required is so for reports.
+            options = replace(self._spec.options, transport_required=False)
+            agent = _agent_of(self._spec, node)
             timeout_s = min(ANSWER_TIMEOUT_S, options.timeout_s)
             lane = lanes_to(agent, options, timeout_s).lane()
             try:
-                home = ReplicaHome(agent, lane, seal, "readers", timeout_s=timeout_s)
+                # Two copies on their way never have one name: it may be begun again.
+                there = replace(seal, attempt=uuid.uuid4().hex)
+                home = ReplicaHome(agent, lane, there, "readers", timeout_s=timeout_s)
                 send_attempt(found.copies, checkpoint, seal, home)  # type: ignore[arg-type]
             finally:
                 lane.close()
@@ -257,10 +271,11 @@ class _Others:
         agent = _agent_of(self._spec, node)
         return _Shared(agent, checkpoint, self._spec.options.timeout_s)
 
-    def take_replica(self, checkpoint: str) -> bool:
+    def take_replica(self, checkpoint: str, have: str) -> bool:
         if self._home in ("", self._node) or not self._spec.options.replicates:
             return False
-        answer = _agent_of(self._spec, self._home).send_replica.remote(checkpoint, self._node)
+        home = _agent_of(self._spec, self._home)
+        answer = home.send_replica.remote(checkpoint, self._node, have)
         return bool(answer_of(answer, checkpoint, self._spec.options.timeout_s))
 
 

@@ -207,6 +207,14 @@ def sweep_memory(folder: Path, staging: Path, now_s: float) -> list[Path]:
     return moved
 
 
+def sweep_trash(memory: Path) -> None:
+    """Remove what an agent that was killed had begun to remove from a run's memory."""
+    store = LocalStore(memory)
+    for entry in store.list(layout.TRASH_DIR):
+        with suppress(OSError):
+            store.remove_tree(entry.key)
+
+
 def remove_sent(roots: Iterable[Path]) -> bool:
     """Remove a run's staging on this node, but for where something was reported and is not stored.
 

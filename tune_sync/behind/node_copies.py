@@ -81,6 +81,11 @@ class CopyHere:
             return None
         return Manifest(self.checkpoint, "", seal.sealed_s, seal.files, seal.directories)
 
+    def staged_as(self) -> str:
+        """The attempt that this is a copy of; "" if it is none of a staged one."""
+        seal = self.copies.seal(self.checkpoint, self.attempt)
+        return (seal.staged_as if seal is not None else None) or ""
+
     @contextmanager
     def held(self) -> Iterator[Path | None]:
         """Its directory, which stays meanwhile; None if it has just gone."""

@@ -72,7 +72,7 @@ class NodeSender:
         self._changed = threading.Condition()
         self._heard_s = time.monotonic()
         self._disk = NodeDisk(root)
-        self._confirmer, self._removing = Worker("tune_sync-confirm"), Removing()
+        self._confirmer, self.removing = Worker("tune_sync-confirm"), Removing()
         self.scan()
         self._threads = [
             threading.Thread(target=self._work, name="tune_sync-send", daemon=True)
@@ -127,10 +127,10 @@ class NodeSender:
     def free_memory(self, trial: str) -> bool:
         """Remove in memory what is published, of a trial or of all (""), the newest last."""
         is_meant = lambda i: i.in_memory and trial in ("", layout.parent(i.checkpoint))  # noqa: E731
-        later = self._removing.add if trial else None  # its bytes count until they have gone
-        found = any(map(is_meant, self._remove_some(later=later)))
-        found = found or bool(self._remove_some(is_meant, later))
-        return found or (not trial and self._removing.wait())
+        later = self.removing.add if trial else None  # its bytes count until they have gone
+        found = not trial and self.removing.wait()
+        found = found or any(map(is_meant, self._remove_some(later=later)))
+        return found or bool(self._remove_some(is_meant, later))
 
     def forget(self, checkpoint: str, attempt: str) -> bool:
         """Remove an attempt that may be begun again; False while it is read, or sent."""
@@ -197,7 +197,7 @@ class NodeSender:
         for thread in self._threads:
             thread.join(LOOK_S)
         self._confirmer.close(LOOK_S)
-        self._removing.close(LOOK_S)
+        self.removing.close(LOOK_S)
         if not leave:
             self._copies.remove_all()
             if self._memory is not None:
@@ -304,7 +304,7 @@ class NodeSender:
         """Remove what need not stay; returns it. See `SendQueue.removable`."""
         with self._changed:
             removable = self._queue.removable(is_short)
-        return [item for item in removable if self._remove(item, later)]
+        return [i for i in removable if self._remove(i, later if i.in_memory else None)]
 
     def _remove(self, item: Item, later: Later | None) -> bool:
         with self._changed:

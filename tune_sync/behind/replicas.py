@@ -11,7 +11,7 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -131,7 +131,10 @@ class Replicas:
 
     def seal(self, checkpoint: str, seal: Seal) -> None:
         """All of it is here: from now on it counts."""
-        self._arriving_as(guard.attempt(seal.attempt)).seal(checkpoint, seal)
+        home = self._arriving_as(guard.attempt(seal.attempt))
+        if home is self._for_readers:  # the newest one counts, by the clock of this node
+            seal = replace(seal, sealed_s=time.time())
+        home.seal(checkpoint, seal)
         with self._arrivals:
             self._arriving.pop(seal.attempt, None)
 
@@ -150,7 +153,8 @@ class Replicas:
         with self._arrivals:
             self._arriving.pop(attempt, None)
         if home is self._for_readers:
-            StagedCopies(home.root).remove(checkpoint, attempt)
+            if not StagedCopies(home.root).remove(checkpoint, attempt):
+                raise StoreError(f"a copy of {checkpoint} is read on its node")
             return
         for pause_s in (*PAUSES_S, None):
             if self._forget(checkpoint, attempt):

@@ -124,7 +124,7 @@ class StagingHome:
         self._replicating = replicating
         self._far = far
         self._brought = brought
-        self._far_found: dict[str, Copy] = {}
+        self._far_found, self._brought_as = dict[str, Copy](), ""
         self._replicas: dict[str, Replica] = {}
         self._replicas_lock = threading.Lock()
         self._why_lost = why_lost
@@ -311,13 +311,14 @@ class StagingHome:
                 return
             yield copy
             if copy is self._far_found.get(checkpoint):
-                del self._far_found[checkpoint]
+                self._far_found.pop(checkpoint, None)
 
     def _known_copy(self, checkpoint: str) -> Copy | None:
         """The whole copy that is here, or the one elsewhere that `_find` has found."""
         here, far = self._copies.whole(checkpoint), self._far_found.get(checkpoint)
         if here is None and far is not None and self._brought is not None:
-            here = self._brought.here(checkpoint)
+            found = self._brought.here(checkpoint)
+            here = found if found is not None and found.attempt == self._brought_as else None
         return here or far
 
     def _of(self, key: str) -> Home | SpillingHome:
@@ -338,6 +339,7 @@ class StagingHome:
             if copy is not None:
                 self._far_found = {checkpoint: copy}  # one is read at a time
                 brought = self._brought.whole(checkpoint) if self._brought is not None else None
+                self._brought_as = brought.attempt if brought is not None else ""
                 return brought or copy
             if self._clock() - asked_s > ASK_S:
                 asked_s = self._clock()

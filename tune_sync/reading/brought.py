@@ -61,10 +61,11 @@ class Others(Protocol):
     def copy_of(self, node: str, checkpoint: str) -> Source:
         """What another node has; raises FileNotFoundError, in each call, once it has not."""
 
-    def take_replica(self, checkpoint: str) -> bool:
+    def take_replica(self, checkpoint: str, have: str) -> bool:
         """Have the home node's replica of a checkpoint put into `BroughtCopies.home`.
 
-        Returns False if it has none. Raises what keeps it from coming here whole.
+        Returns at once if it is of the attempt `have`, and False if there is none. Raises what
+        keeps it from coming here whole.
         """
 
 
@@ -179,10 +180,13 @@ class BroughtCopies:
         home = self._open_home()
         manifest = _manifest(home, checkpoint)
         here = self.copies.whole(checkpoint)
-        if here is not None and (manifest is None or _has(here, manifest)):
+        if here is not None and manifest is not None and _has(here, manifest):
             return True
         if manifest is None:
-            return self._others.take_replica(checkpoint)
+            have = here.staged_as() if here is not None else ""
+            return self._others.take_replica(checkpoint, have)
+        if here is not None:  # of what had the name before
+            self.copies.remove(checkpoint, here.attempt)
         node = self._others.holder(checkpoint)
         while node:
             try:

@@ -46,7 +46,7 @@ def take(connection: Connection, memory_dir: str, options: Options) -> None:
         return {i.key.removeprefix(f"{checkpoint}/"): bytes(found.read(i.key)) for i in infos}
 
     answers: Answers = {
-        "begin": lambda r: replicas.begin(*r["told"], in_memory=True),
+        "begin": lambda r: replicas.begin(*r["told"], "memory"),
         "link": lambda r: replicas.link(*r["told"]),
         "seal": lambda r: replicas.seal(*r["told"]),
         "discard": lambda r: replicas.discard(*r["told"]),
