@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -16,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.clock import Clock
-from tune_sync.errors import LeaseHeldError, LeaseLostError
+from tune_sync.errors import ConfigError, LeaseHeldError, LeaseLostError
 from tune_sync.homes import lease as lease_module
 from tune_sync.homes.lease import LEASE_TTL_S, Holder, Lease, check_owner, live_holder, read_holder
 from tune_sync.layout import LEASE_KEY
@@ -49,6 +51,17 @@ def leave(root: Path, **changes: object) -> Holder:
 def mine(root: Path, clock: Clock, made: list[Lease], owner: str = "me") -> Lease:
     made.append(Lease(root, owner, clock))
     return made[-1]
+
+
+def test_a_file_system_without_locks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*args: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(ConfigError, match=r"lock.*no flock.*storage_path"):
+        Lease(tmp_path, "me").acquire()
 
 
 def test_a_free_directory_is_taken_and_given_back(

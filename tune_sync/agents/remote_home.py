@@ -80,10 +80,12 @@ class RemoteHome(ReadsAll):
             while starts or running:
                 while starts and self._reads.acquire(blocking=not running):
                     size_bytes = min(READ_BYTES, length_bytes - starts[0])
-                    running.append(
-                        (starts[0], self._start_read(key, offset_bytes + starts[0], size_bytes))
-                    )
-                    starts.popleft()
+                    try:
+                        ref = self._start_read(key, offset_bytes + starts[0], size_bytes)
+                    except BaseException:
+                        self._reads.release()
+                        raise
+                    running.append((starts.popleft(), ref))
                 data = self._get(running[0][1], f"reading {key}")
                 at, _ = running.popleft()
                 out[at : at + len(data)] = memoryview(data)

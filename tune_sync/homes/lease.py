@@ -8,6 +8,7 @@ because the file then holds another owner's id; that check is the fence.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -21,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tune_sync.errors import LeaseHeldError, LeaseLostError
+from tune_sync.errors import ConfigError, LeaseHeldError, LeaseLostError
 from tune_sync.homes import disk
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import LocalStore
@@ -40,6 +41,8 @@ TIDYING = "tidying-"
 # The lock is held for milliseconds, unless its holder is stopped just then.
 LOCK_TRIES = 200
 LOCK_TRY_S = 0.05
+# What a file system without locks says.
+NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
 # Runs of this process that have ended and could not give their lease back.
 _ENDED: set[str] = set()
 
@@ -209,6 +212,13 @@ class Lease:
                     break
                 except BlockingIOError:
                     time.sleep(LOCK_TRY_S)
+                except OSError as error:
+                    if error.errno not in NO_LOCKS:
+                        raise
+                    raise ConfigError(
+                        f"{lock.name} cannot be locked ({error.strerror}): its file system has no "
+                        "flock; mount it with that (Lustre: -o flock), or give another storage_path"
+                    ) from error
             else:
                 raise LeaseHeldError(
                     f"{lock.name} is held for over {LOCK_TRIES * LOCK_TRY_S:.0f} s; "
