@@ -29,6 +29,9 @@ class Brings:
         assert checkpoint == SECOND
         return
 
+    def here(self, checkpoint: str) -> None:
+        raise AssertionError("nothing that the home node has was brought")
+
 
 def test_a_directory_inside_of_a_checkpoint_is_not_waited_for(tmp_path: Path) -> None:
     home = Shaky(tmp_path / "home")

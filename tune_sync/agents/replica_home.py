@@ -61,7 +61,7 @@ class ReplicaHome(ReadsAll):
     Args:
         agent: Handle of the other node's agent.
         lane: How bytes go there.
-        seal: What it holds. The id of the attempt is the same here and there.
+        seal: What it holds, and the id that it gets there: its own, or for readers a new one.
         room: Where to put it.
         timeout_s: How long to wait for any one answer.
     """
