@@ -138,7 +138,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def start(self) -> Run:
         """Take the experiment directory for this run: lease, checks, recovery. Once."""
-        if self.run is None or self.run.closed:
+        if self.run is None or self.run.closed or self.run.is_left:
             options, finish = self.spec.options, partial(self.connector.finish_earlier, self.spec)
             self.run = Run.open(
                 self.site(), self.on_existing, options.timeout_s, options.checkpoint_depth,
@@ -190,7 +190,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         """Start an attempt for a checkpoint directory; make any other directory."""
         if self.is_driver and not self.spec.experiment:
             self.bind(layout.below(self.spec.root, path) or "")
-        begun = self.spec.address is not None and (self.run is None or not self.run.closed)
+        is_over = self.run is not None and (self.run.closed or self.run.is_left)
+        begun = self.spec.address is not None and not is_over
         if self.is_driver and not begun and path == self.experiment_root:
             self.start()  # also for a second fit(): it is told that the experiment exists
         place = self._place(path)

@@ -229,7 +229,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             handler.files.learn(run)
             nodes = RayNodes(handler.spec, known_by)
             run.write_behind(nodes, make_backlog(handler.spec.options))
-        run.begun = True
+        run.begin()
         logger.info("results of all nodes are kept in %s", handler.spec.where)
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:

@@ -14,16 +14,16 @@ from tune_sync.behind.behind import Behind
 from tune_sync.behind.nodes import Nodes
 from tune_sync.errors import AskedTwiceError, ImmutableError, NotStoredError
 from tune_sync.homes.inner_runs import recover_inner
-from tune_sync.homes.lease import Holder
 from tune_sync.homes.recorded import newest_of
 from tune_sync.homes.recovery_log import log_forgotten, log_recovery
 from tune_sync.homes.saved_state import saved_trials
-from tune_sync.homes.sites import LocalSite, Site, make_way
+from tune_sync.homes.sites import LocalSite, Site, exists_already, make_way
 from tune_sync.homes.state_records import Corrections
+from tune_sync.own_runs import OWN, Call
 from tune_sync.publisher import Publisher
 from tune_sync.refused import Refused, may_pass
 from tune_sync.sending.backlog import Backlog
-from tune_sync.sending.orders import AT
+from tune_sync.sending.orders import are_on_nodes
 from tune_sync.versions import Versions
 from tune_sync.watched import WatchedCommitter, Watcher
 
@@ -31,10 +31,6 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 
 # What can be done within that is done also by who is told twice to stop.
 LAST_WAIT_S = 1.0
-# Runs of this process that hold a lease, by owner; those not begun may be replaced by a new
-# one with the same name (a notebook cell run again).
-_RUNS: dict[str, Run] = {}
-_RUNS_LOCK = threading.Lock()
 
 
 class Run:
@@ -64,7 +60,9 @@ class Run:
         self.owner = uuid.uuid4().hex
         self.lease = site.lease(self.owner)
         self.home = site.home(self.owner, checkpoint_depth)
-        self.lease.acquire(may_take=_not_begun_here)
+        self.begun = self.closed = False
+        self._call = Call()
+        self.lease.acquire(may_take=OWN.may_replace, goes_on=lambda: not self.is_left)
         self.behind: Behind | None = None
         self._watched = WatchedCommitter(self.home.committer)
         self.publisher = Publisher(self._watched, site.where, self.home.publish_at_once)
@@ -79,8 +77,6 @@ class Run:
         self.corrections = Corrections()
         self.versions = Versions()
         self.in_use: Callable[[], Collection[str]] = frozenset
-        self.begun = False
-        self.closed = False
         self.saved_trials: frozenset[str] = frozenset()
 
     @classmethod
@@ -108,8 +104,9 @@ class Run:
         """
         site = LocalSite(root) if isinstance(root, Path) else root
         site.check()
+        OWN.end_left(site.where)
         if on_existing != "resume":
-            make_way(site, on_existing, ways_out, _not_begun_here)
+            make_way(site, on_existing, ways_out, OWN.may_replace)
         site.prepare()
         if on_existing == "resume" and site.live_holder() is None:
             finish_earlier()
@@ -118,17 +115,23 @@ class Run:
             if on_existing == "resume":  # read before anything is swept
                 run.saved_trials = saved_trials(run.home, site.where)
             if on_existing == "error" and site.holds_experiment():  # it came up since we looked
-                make_way(site, on_existing, ways_out, _not_begun_here)
+                raise exists_already(site, ways_out)
             run.recover(waits=on_existing == "resume")
         except BaseException:
             run.give_back()
             raise
-        with _RUNS_LOCK:
-            replaced = [r for r in _RUNS.values() if r.where == run.where]
-            _RUNS[run.owner] = run
-        for other in replaced:
-            other.give_back()
+        OWN.add(run)
         return run
+
+    def begin(self) -> None:
+        """Training starts, in the call of `fit()` that calls this: when it is over, so is this."""
+        self.begun = True
+        self._call.begin()
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its `fit()` is over, and did not end it: it was interrupted, or raised."""
+        return self._call.is_over
 
     def recover(self, *, waits: bool = False) -> None:
         """Publish what earlier runs have left in staging, or drop it; `waits`: nodes come later."""
@@ -159,16 +162,16 @@ class Run:
         latest, published_from = self._latest.get(trial, ("", frozenset()))
         if latest == checkpoint and published_from.issuperset(attempts):
             raise AskedTwiceError(f"{checkpoint} is published already; it counts once")
-        is_staged = any(AT in attempt for attempt in attempts)
-        if not is_staged:
+        is_on_nodes = are_on_nodes(attempts)
+        if not is_on_nodes:
             self.publisher.wait_for(checkpoint)
-        if self._is_published(checkpoint, is_staged):
+        if self._is_published(checkpoint, is_on_nodes):
             raise ImmutableError(
                 f"{checkpoint} is published and never changes; what was now reported under that "
                 "name is not stored: choose another trial_dirname_creator, or another name for the "
                 "experiment"
             )
-        if self.behind is not None and is_staged:
+        if self.behind is not None and is_on_nodes:
             self.behind.accept(checkpoint, strict, attempts, metrics)
             self.note_latest(checkpoint, attempts)
             return ()
@@ -269,11 +272,11 @@ class Run:
         metrics: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """`publish`, if one of these attempts is still in staging. Someone is about to load it."""
-        if self.behind is not None and any(AT in attempt for attempt in attempts):
+        if self.behind is not None and are_on_nodes(attempts):
             if not self.behind.is_known(checkpoint):
                 self.publish(checkpoint, strict, attempts, metrics)
                 self._published_early.update(attempts)
-        elif self._is_staged(checkpoint, attempts):
+        elif self._awaits_placing(checkpoint, attempts):
             self.publish(checkpoint, strict, attempts, metrics)
             self._published_early.update(attempts)
         if self.behind is not None:
@@ -332,16 +335,13 @@ class Run:
     def _close(self) -> None:
         is_all_sent = self.behind is None or self.behind.is_all_stored
         try:
-            if self._end() and is_all_sent:
+            if self._end(self._timeout_s) and is_all_sent:
                 self.lease.check()  # staging of a run that took over is not ours to sweep
                 self._tidy()
         except Exception as error:  # the next start does it; what fit() raises says more
             logger.warning("%s: staging is not tidied: %s", self.where, error)
         finally:
-            if is_all_sent:
-                self.lease.release()
-            else:
-                self.lease.leave()
+            self._give(self.lease.release if is_all_sent else self.lease.leave)
 
     def _tidy(self) -> None:
         """Sweep, unless something that was reported may still be published by the next run."""
@@ -354,8 +354,13 @@ class Run:
     def give_back(self) -> None:
         """End a run that did not begin, and leave the directory as it is."""
         if not self.closed:
-            self._end()
-            self.lease.hand_back()
+            self._end(self._timeout_s)
+            self._give(self.lease.hand_back)
+
+    def leave(self) -> None:
+        """As `give_back`, of a run that is left: what else there is is for the next run to find."""
+        self._end(LAST_WAIT_S if self._is_told_twice else self._timeout_s)
+        self._give(self.lease.leave)
 
     def check_lease(self) -> None:
         """The fence, for the control loop: makes no request."""
@@ -366,32 +371,28 @@ class Run:
         found = self.publisher.refused()
         self.refused.tell({f"{self.root}/{c}": error for c, error in found.items()})
 
-    def _is_published(self, checkpoint: str, is_staged: bool) -> bool:
-        if self.behind is not None and (is_staged or self.behind.is_known(checkpoint)):
+    def _is_published(self, checkpoint: str, is_on_nodes: bool) -> bool:
+        if self.behind is not None and (is_on_nodes or self.behind.is_known(checkpoint)):
             return self.behind.is_known(checkpoint)  # no request, whether it answers or not
         if self.home.in_place:  # no request from the control loop; nobody else publishes
             return checkpoint in self._taken
         return self.home.info(layout.manifest_key(checkpoint)) is not None
 
-    def _is_staged(self, checkpoint: str, attempts: Collection[str]) -> bool:
+    def _awaits_placing(self, checkpoint: str, attempts: Collection[str]) -> bool:
         if self.home.in_place:
             return bool(attempts) and checkpoint not in self._taken
         staged = self.home.committer.attempts(layout.parent(checkpoint))
         return any(key == checkpoint and attempt in attempts for key, attempt in staged)
 
-    def _end(self) -> bool:
+    def _end(self, timeout_s: float) -> bool:
         self.closed = True
-        with _RUNS_LOCK:
-            _RUNS.pop(self.owner, None)
         if self.behind is not None:
-            self.behind.close(self._timeout_s)
+            self.behind.close(timeout_s)
         if self._watched.watcher is not None:
             self._watched.watcher.close()
-        return self.publisher.close(self._timeout_s)
+        return self.publisher.close(timeout_s)
 
-
-def _not_begun_here(holder: Holder) -> bool:
-    """Whether the holder is a Tuner of this process that was never started."""
-    with _RUNS_LOCK:
-        run = _RUNS.get(holder.owner)
-    return run is not None and not run.begun
+    def _give(self, give: Callable[[], None]) -> None:
+        give()
+        self._call.forget()
+        OWN.remove(self.owner)

@@ -110,11 +110,15 @@ class Lease:
         self._thread: threading.Thread | None = None
         self._dead: Holder | None = None
 
-    def acquire(self, *, may_take: Callable[[Holder], bool] = lambda holder: False) -> None:
+    def acquire(
+        self, *, may_take: Callable[[Holder], bool] = lambda holder: False,
+        goes_on: Callable[[], bool] = lambda: True,
+    ) -> None:  # fmt: skip
         """Take the lease and keep it alive from a background thread.
 
         Args:
             may_take: Says of a live holder that its lease may be taken all the same.
+            goes_on: Asked before each heartbeat: without the run, the lease runs out.
 
         Raises:
             LeaseHeldError: Another live run has it; names host, process and age.
@@ -123,7 +127,9 @@ class Lease:
         with self._store.room(self._file):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._take(may_take)
-        self._thread = threading.Thread(target=self._beat, name="tune_sync-lease", daemon=True)
+        self._thread = threading.Thread(
+            target=self._beat, args=(goes_on,), name="tune_sync-lease", daemon=True
+        )
         self._thread.start()
 
     def _take(self, may_take: Callable[[Holder], bool]) -> None:
@@ -162,9 +168,9 @@ class Lease:
 
     def _give_to(self, next_holder: Holder | None) -> None:
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
         try:
             self._replace_by(next_holder)
         except FileNotFoundError:  # somebody removed the directory, and the lease with it
@@ -186,8 +192,8 @@ class Lease:
             else:
                 self._write(next_holder, is_durable=True)
 
-    def _beat(self) -> None:
-        while not self._stop.wait(HEARTBEAT_S):
+    def _beat(self, goes_on: Callable[[], bool]) -> None:
+        while not self._stop.wait(HEARTBEAT_S) and goes_on():
             try:
                 with self._locked():
                     holder = read_holder(self._file)

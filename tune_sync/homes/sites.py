@@ -33,7 +33,9 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 class RunLease(Protocol):
     """What a run needs of its lease. See `lease.Lease`."""
 
-    def acquire(self, *, may_take: Callable[[Holder], bool] = ...) -> None:
+    def acquire(
+        self, *, may_take: Callable[[Holder], bool] = ..., goes_on: Callable[[], bool] = ...
+    ) -> None:
         """Take it, and keep it alive."""
 
     def check(self) -> None:
@@ -243,10 +245,15 @@ def make_way(
     if holder is not None and not may_take(holder):
         raise in_use(root, holder, holder.age_s(time.time()))
     if on_existing == "error":
-        default = f'resume it with tune.Tuner.restore("{{where}}", trainable=...), {site.ways_out}'
-        ways = (ways_out or default).replace("{where}", str(root))
-        raise ExperimentExistsError(f"an experiment is already in {root}; {ways}")
+        raise exists_already(site, ways_out)
     logger.warning("moved the earlier experiment %s aside to %s", root, site.move_aside(holder))
+
+
+def exists_already(site: Site, ways_out: str) -> ExperimentExistsError:
+    """The error of a start where an experiment is; `ways_out` as in `make_way`."""
+    default = f'resume it with tune.Tuner.restore("{{where}}", trainable=...), {site.ways_out}'
+    ways = (ways_out or default).replace("{where}", str(site.where))
+    return ExperimentExistsError(f"an experiment is already in {site.where}; {ways}")
 
 
 def format_json() -> bytes:

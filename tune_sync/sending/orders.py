@@ -78,3 +78,8 @@ class News:
     replicas_count: int = 0
     replicas_bytes: int = 0
     transports: Sequence[str] = ()
+
+
+def are_on_nodes(attempts: Collection[str]) -> bool:
+    """Whether a worker reported these attempts as staged on its node, and not at home."""
+    return any(AT in attempt for attempt in attempts)

@@ -53,11 +53,15 @@ class BucketLease:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def acquire(self, *, may_take: Callable[[Holder], bool] = lambda holder: False) -> None:
+    def acquire(
+        self, *, may_take: Callable[[Holder], bool] = lambda holder: False,
+        goes_on: Callable[[], bool] = lambda: True,
+    ) -> None:  # fmt: skip
         """Take the lease and keep it alive from a background thread.
 
         Args:
             may_take: Says of a live holder that its lease may be taken all the same.
+            goes_on: Asked before each heartbeat: without the run, the lease runs out.
 
         Raises:
             LeaseHeldError: Another live run has it; names host, process and age.
@@ -70,7 +74,9 @@ class BucketLease:
             raise LeaseHeldError(
                 f"{self._where} is just being taken by another run; choose another name"
             )
-        self._thread = threading.Thread(target=self._beat, name="tune_sync-lease", daemon=True)
+        self._thread = threading.Thread(
+            target=self._beat, args=(goes_on,), name="tune_sync-lease", daemon=True
+        )
         self._thread.start()
 
     def check(self) -> None:
@@ -99,9 +105,9 @@ class BucketLease:
 
     def _give_to(self, next_holder: Holder | None) -> None:
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
         try:
             holder, etag, _ = _look(self._bucket)
             if holder is None or holder.owner != self._owner:
@@ -139,8 +145,8 @@ class BucketLease:
     def _me(self) -> Holder:
         return Holder.here(self._owner, self._clock())
 
-    def _beat(self) -> None:
-        while not self._stop.wait(HEARTBEAT_S):
+    def _beat(self, goes_on: Callable[[], bool]) -> None:
+        while not self._stop.wait(HEARTBEAT_S) and goes_on():
             try:
                 holder, etag, exists = _look(self._bucket)
                 if holder is None or holder.owner != self._owner:
