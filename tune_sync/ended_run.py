@@ -31,7 +31,7 @@ def end_run(
         run.retire_unused()
         handler.files.flush(timeout_s)
         run.flush(timeout_s, between)
-        handler.files.check(run.home, handler.connector.unstored(handler.spec))
+        handler.files.check(run.home, lambda: handler.connector.unstored(handler.spec))
     except LeaseLostError:
         raise
     except Exception as error:

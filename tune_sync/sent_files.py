@@ -9,7 +9,7 @@ from functools import partial
 
 from tune_sync import layout
 from tune_sync.behind.held_file import HeldFile
-from tune_sync.errors import LeaseLostError, NotStoredError, SyncTimeoutError
+from tune_sync.errors import HomeLostError, LeaseLostError, NotStoredError, SyncTimeoutError
 from tune_sync.homes.home import Home, digest_of
 from tune_sync.homes.state_records import NotYetError, is_torn
 from tune_sync.layout import Kind
@@ -105,17 +105,22 @@ class SentFiles:
                 "network and at what is slow there, then restore the run"
             )
 
-    def check(self, home: Home, told: Mapping[str, tuple[float, str]]) -> None:
+    def check(self, home: Home, ask: Callable[[], Mapping[str, tuple[float, str]]]) -> None:
         """Whether all files are stored.
 
         Args:
             home: Where.
-            told: Key of a file that another node could not store -> when, seconds, and why.
+            ask: Returns key of a file that a trial could not store -> when, seconds, and why.
 
         Raises:
-            NotStoredError: Names those that are not, and why.
+            NotStoredError: Names those that are not, and why; or says that it is not known.
         """
         unstored: dict[str, object] = dict(self.unstored)
+        told: Mapping[str, tuple[float, str]] = {}
+        try:
+            told = ask()
+        except HomeLostError as error:
+            unstored["files of trials"] = error
         for key, (told_s, reason) in told.items():
             found = home.info(key)
             # Else it was sent again since.

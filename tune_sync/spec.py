@@ -14,10 +14,18 @@ from tune_sync.report import Report
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a run's home agent is: a Ray node id, and the agent's name."""
+    """Where a run's home is reached.
+
+    Attributes:
+        node_id: Of the Ray node of its driver.
+        agent_name: The agent to ask: the home agent, or for a bucket that with its options, if any.
+        home_name: The home agent, which also hears of what is not stored; "" if older versions
+            wrote it.
+    """
 
     node_id: str
     agent_name: str
+    home_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +115,14 @@ class Spec:
         known = {f.name for f in fields(Options)}
         return cls(
             plain["key"], plain["root"], plain["experiment"], plain["owner"],
-            Address(address["node_id"], address["agent_name"]) if address else None,
+            _address_from(address) if address else None,
             Options(**{name: value for name, value in options.items() if name in known}),
             str(plain.get("scheme", "")),
         )  # fmt: skip
+
+
+def _address_from(plain: Mapping[str, Any]) -> Address:
+    return Address(plain["node_id"], plain["agent_name"], str(plain.get("home_name", "")))
 
 
 class Connector(Protocol):
@@ -129,7 +141,11 @@ class Connector(Protocol):
         """Let the driver know, at the end of the run, that a file is not stored. Best effort."""
 
     def unstored(self, spec: Spec) -> dict[str, tuple[float, str]]:
-        """What trials told: the file's key -> when (seconds since the epoch) and why."""
+        """What trials told: the file's key -> when (seconds since the epoch) and why.
+
+        Raises:
+            HomeLostError: It is not known.
+        """
 
     def reported(self, spec: Spec, report: Report) -> None:
         """Export what a report has come to. Returns at once."""

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.restored_run import MINE, Experiment
 from tests.unit.staged import sealed
-from tune_sync.errors import FixCallError, LeaseLostError, NotStoredError
+from tune_sync.errors import FixCallError, HomeLostError, LeaseLostError, NotStoredError
 from tune_sync.homes.lease import read_holder
 from tune_sync.layout import LEASE_KEY, checkpoint_name
 from tune_sync.ray_adapter import SyncCallback
@@ -91,3 +91,18 @@ def test_files_that_trials_could_not_store_are_named_unless_they_came_later(
     (again.root / MINE).mkdir()
     (again.root / MINE / "note.txt").write_text("it came")
     end(again)
+
+
+def test_an_end_that_cannot_find_out_what_trials_stored_says_so(
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler = experiment.filesystem.handler
+
+    def unstored(spec: object) -> None:
+        raise HomeLostError("the home agent does not answer")
+
+    monkeypatch.setattr(handler.connector, "unstored", unstored)
+    handler.files.unstored["state"] = OSError("no room")
+    with pytest.raises(NotStoredError, match="state: no room; files of trials: the home agent"):
+        end(experiment)
+    assert experiment.run.closed

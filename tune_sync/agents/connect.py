@@ -150,15 +150,15 @@ class RayConnector:
             finish_earlier(spec.where, spec.options.timeout_s, options)
 
     def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
-        """See `Connector.tell_unstored`. With a bucket there is nobody to tell: it is logged."""
-        if spec.address is not None and not spec.scheme and ray.is_initialized():
-            tell_unstored(spec.address.agent_name, f"{spec.root}/{spec.experiment}", key, reason)
+        """See `Connector.tell_unstored`."""
+        if spec.address is not None and spec.address.home_name and ray.is_initialized():
+            tell_unstored(spec.address.home_name, spec.where, key, reason)
 
     def unstored(self, spec: Spec) -> dict[str, tuple[float, str]]:
         """See `Connector.unstored`."""
-        if spec.address is None or spec.scheme or not ray.is_initialized():
+        if spec.address is None or not spec.address.home_name or not ray.is_initialized():
             return {}
-        return ask_unstored(spec.address.agent_name, f"{spec.root}/{spec.experiment}")
+        return ask_unstored(spec.address.home_name, spec.where)
 
     def reported(self, spec: Spec, report: Report) -> None:
         """See `Connector.reported`."""
@@ -244,19 +244,21 @@ def why_lost(spec: Spec, checkpoint: str) -> str:
 
 
 def start_bucket(options: Mapping[str, Any] | None) -> Address:
-    """What workers need to reach a bucket: an agent that knows the options, if there are any."""
-    if not options:
-        return Address(node_id(), "")
-    name = f"options-{uuid.uuid4().hex}"
-    start_options(name, options)
-    return Address(node_id(), name)
+    """What workers need with a bucket: an agent that knows the options, if there are any.
+
+    And the home agent, which `note_run` starts.
+    """
+    name = f"options-{uuid.uuid4().hex}" if options else ""
+    if options:
+        start_options(name, options)
+    return Address(node_id(), name, _agent_at(node_id()))
 
 
 def start_home(home_node_id: str) -> Address:
     """Start this process's home agent on a node, or find it running."""
     name = _agent_at(home_node_id)
     start_agent(name, home_node_id)
-    return Address(home_node_id, name)
+    return Address(home_node_id, name, name)
 
 
 def note_run(spec: Spec) -> Any:

@@ -2,14 +2,15 @@
 
 It keeps nothing in memory that results depend on: every call says which file it is about, so Ray
 may restart it at any time and repeat a call. Only what trials told of files that are not stored is
-lost then (it is in their logs). It serves only experiment directories of tune_sync (they
-hold `.tune_sync/format.json`) and what is inside them, checks every key against the directory and
-every chunk against its digest, and unpickles nothing of what it stores. Who may call it is Ray's
-matter (token authentication, TLS): it opens no port of its own.
+lost then (it is in their logs, and `fit()` warns of it at its end). It serves only experiment
+directories of tune_sync (they hold `.tune_sync/format.json`) and what is inside them, checks every
+key against the directory and every chunk against its digest, and unpickles nothing of what it
+stores. Who may call it is Ray's matter (token authentication, TLS): it opens no port of its own.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -26,6 +27,8 @@ from tune_sync import layout
 from tune_sync.agents.known_runs import KnownRun
 from tune_sync.errors import HomeLostError, PathRefusedError
 from tune_sync.homes.home import LocalHome, Piece, check_digest
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 NAMESPACE = "tune_sync"
 # Bulk writes and reads must not keep short questions waiting. Writes go one after the other:
@@ -69,9 +72,19 @@ class HomeAgent:
         if len(told) < TOLD_COUNT or key in told:
             told[key] = (time.time(), reason)
 
-    def unstored(self, root: str) -> dict[str, tuple[float, str]]:
-        """What was told of an experiment: the file's key -> when and why."""
-        return self._unstored.get(root, {})
+    def unstored(self, root: str) -> tuple[bool, dict[str, tuple[float, str]]]:
+        """What was told of an experiment, and of trainers inside of its trials.
+
+        Returns:
+            Whether this agent knows the run: else it was started again, and has forgotten what
+            it was told before. And the file's key -> when and why.
+        """
+        found: dict[str, tuple[float, str]] = {}
+        for at, told in list(self._unstored.items()):
+            inside = layout.below(root, at)
+            if inside is not None:
+                found |= {f"{inside}/{key}".lstrip("/"): why for key, why in list(told.items())}
+        return root in self._known, found
 
     def note_run(self, where: str, run: KnownRun) -> None:
         """Note a run of this agent's driver, for those who ask from outside."""
@@ -202,14 +215,25 @@ def tell_unstored(name: str, root: str, key: str, reason: str) -> None:
 
 
 def ask_unstored(name: str, root: str) -> dict[str, tuple[float, str]]:
-    """What the agent `name` was told of an experiment; nothing if it does not answer."""
-    with suppress(ValueError, ray.exceptions.RayError):
+    """What the agent `name` was told of an experiment; a warning if it may have forgotten some.
+
+    Raises:
+        HomeLostError: It does not answer.
+    """
+    try:
         agent = ray.get_actor(name, namespace=NAMESPACE)
-        found: dict[str, tuple[float, str]] = ray.get(
-            agent.unstored.remote(root), timeout=TELL_TIMEOUT_S
-        )
-        return found
-    return {}
+        is_known, found = ray.get(agent.unstored.remote(root), timeout=START_TIMEOUT_S)
+    except (ValueError, ray.exceptions.RayError) as error:
+        raise HomeLostError(
+            f"which of them are not stored is not known, as the home agent does not answer ({error}"
+            "); look into the logs of the trials"
+        ) from error
+    if not is_known:
+        logger.warning(
+            "%s: the home agent was started again; files that trials could not store before that "
+            "are named in the logs of the trials only", root,
+        )  # fmt: skip
+    return dict(found)
 
 
 # A named actor ends when the handle goes away that its creator got: a later one does not hold it.
