@@ -16,6 +16,7 @@ from tune_sync.errors import ConfigError
 from tune_sync.filesystem import SyncHandler, open_handler
 from tune_sync.homes.inner_runs import note_inner
 from tune_sync.run_filesystem import RunFileSystem
+from tune_sync.spec import Spec
 
 
 def inner_run_config(name: str | None = None, **fields: Any) -> ray.train.RunConfig:
@@ -46,15 +47,27 @@ def inner_run_config(name: str | None = None, **fields: Any) -> ray.train.RunCon
     root = f"{outer.experiment_root}/{trial}"
     home, directory, _ = outer.locate(f"{root}/{name}")
     note_inner(home, directory)
-    options = replace(outer.spec.options, checkpoint_depth=0, include=(), exclude=())
-    spec = replace(
-        outer.spec, key=uuid.uuid4().hex, root=root, experiment=name, owner="", options=options
-    )
+    spec = inner_spec(outer.spec, trial, name)
     filesystem = RunFileSystem(open_handler(spec, outer.connector))
     callbacks = [TrainCallback(filesystem), *fields.pop("callbacks", ())]
     return ray.train.RunConfig(
         name=name, storage_path=root, storage_filesystem=filesystem, callbacks=callbacks, **fields
     )
+
+
+def inner_spec(outer: Spec, trial: str, name: str) -> Spec:
+    """A trainer's, of a directory in that of a trial; it may write as long as the trial's run may.
+
+    Args:
+        outer: The run's.
+        trial: Name of the trial's directory.
+        name: Of that in it.
+    """
+    options = replace(outer.options, checkpoint_depth=0, include=(), exclude=())
+    return replace(
+        outer, key=uuid.uuid4().hex, root=f"{outer.root}/{outer.experiment}/{trial}",
+        experiment=name, owner="", outer_owner=outer.owner, options=options,
+    )  # fmt: skip
 
 
 def _trial_handler(storage: Any) -> SyncHandler:

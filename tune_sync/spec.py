@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol
@@ -88,6 +89,8 @@ class Spec:
         address: Where the home agent is; None before the run started.
         options: The user's settings.
         scheme: Of the bucket that is the home; "" if it is a directory.
+        outer_owner: Of a trainer inside of a trial, which has no lease of its own: id of the run
+            of that trial. Its experiment directory is the one above `root`.
     """
 
     key: str
@@ -97,6 +100,19 @@ class Spec:
     address: Address | None
     options: Options
     scheme: str = ""
+    outer_owner: str = ""
+
+    @property
+    def writer(self) -> str:
+        """Id of the run that has to hold the lease when something is written; "" before that."""
+        return self.owner or self.outer_owner
+
+    @property
+    def leased(self) -> str:
+        """The directory with the lease: absolute, or "bucket/path"."""
+        return (
+            posixpath.dirname(self.root) if self.outer_owner else f"{self.root}/{self.experiment}"
+        )
 
     @property
     def where(self) -> str:
@@ -117,7 +133,7 @@ class Spec:
             plain["key"], plain["root"], plain["experiment"], plain["owner"],
             _address_from(address) if address else None,
             Options(**{name: value for name, value in options.items() if name in known}),
-            str(plain.get("scheme", "")),
+            str(plain.get("scheme", "")), str(plain.get("outer_owner", "")),
         )  # fmt: skip
 
 

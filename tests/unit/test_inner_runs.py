@@ -36,7 +36,8 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
         yield {"local": LocalSite, "shared": SharedSite}[request.param](tmp_path / "exp")
 
 
-def write(home: Home, checkpoint: str, *, is_sealed: bool) -> None:
+def write(home: Home, checkpoint: str, *, is_sealed: bool) -> str:
+    """Begin a checkpoint, and seal it; returns its attempt."""
     attempt, data = home.begin(checkpoint), b"bytes"
     key = f"{staged_key(checkpoint, attempt)}/file"
     home.write(key, 0, data)
@@ -45,6 +46,7 @@ def write(home: Home, checkpoint: str, *, is_sealed: bool) -> None:
     if is_sealed:
         files = (FileEntry("file", len(data), digest_of(data)),)
         home.seal(checkpoint, Seal(attempt, 0, 1.0, files, (), 1))
+    return attempt
 
 
 def crashed(site: Site) -> None:

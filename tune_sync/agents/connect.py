@@ -109,16 +109,15 @@ class RayConnector:
 
     def _destination(self, spec: Spec) -> Home:
         if spec.scheme:
-            url = BucketUrl(spec.scheme, f"{spec.root}/{spec.experiment}")
-            bucket = open_bucket(url, self.storage_options(spec))
-            return BucketHome(bucket, spec.owner, spec.options.checkpoint_depth)
-        root = Path(spec.root, spec.experiment)
+            return self._bucket_home(spec)
+        root, leased = Path(spec.root, spec.experiment), Path(spec.leased)
+        depth = spec.options.checkpoint_depth
         if spec.options.shared:
-            depth = spec.options.checkpoint_depth
+            where, timeout_s = self.where(), spec.options.timeout_s
             if not self.is_worker():
-                return SharedHome(root, spec.owner, depth)
-            return TimedSharedHome(root, spec.owner, depth, self.where(), spec.options.timeout_s)
-        local = LocalHome(root, spec.owner, spec.options.checkpoint_depth)
+                return SharedHome(root, spec.writer, depth, leased_root=leased)
+            return TimedSharedHome(root, spec.writer, depth, where, timeout_s, leased)
+        local = LocalHome(root, spec.writer, depth, leased)
         address = spec.address
         if address is None or address.node_id == node_id():
             return local
@@ -131,6 +130,13 @@ class RayConnector:
             if root.is_dir() and not self.is_worker():
                 return LocalHome(root, "", spec.options.checkpoint_depth)
             return self._reopen(spec, address)
+
+    def _bucket_home(self, spec: Spec) -> BucketHome:
+        options, depth = self.storage_options(spec), spec.options.checkpoint_depth
+        bucket = open_bucket(BucketUrl(spec.scheme, f"{spec.root}/{spec.experiment}"), options)
+        is_inner = bool(spec.outer_owner)
+        leased = open_bucket(BucketUrl(spec.scheme, spec.leased), options) if is_inner else None
+        return BucketHome(bucket, spec.writer, depth, leased=leased)
 
     def storage_options(self, spec: Spec) -> dict[str, Any]:
         """See `Connector.storage_options`. A worker asks the driver's agent for them, once.
@@ -195,7 +201,7 @@ class RayConnector:
     def remote(self, spec: Spec, address: Address) -> RemoteHome:
         """The home, through its agent. Raises HomeLostError if that has ended."""
         return RemoteHome(
-            address.agent_name, f"{spec.root}/{spec.experiment}", spec.owner,
+            address.agent_name, f"{spec.root}/{spec.experiment}", spec.writer,
             spec.options.checkpoint_depth, spec.options.timeout_s,
         )  # fmt: skip
 
@@ -286,7 +292,7 @@ def home_of(spec: Spec) -> Home:
     connector = RayConnector()
     timeout_s = min(spec.options.timeout_s, READER_TIMEOUT_S)
     options = replace(spec.options.without_staging(), timeout_s=timeout_s)
-    reader = replace(spec, owner="", options=options)
+    reader = replace(spec, owner="", outer_owner="", options=options)
     address = spec.address
     if spec.scheme or address is None or address.node_id == node_id():
         return connector.home(reader)

@@ -136,8 +136,9 @@ class HomeAgent:
     def _home(self, root: str, owner: str, depth: int) -> LocalHome:
         home = self._homes.get((root, owner, depth))
         if home is None:
-            _check_root(root)
-            home = self._homes[(root, owner, depth)] = LocalHome(Path(root), owner, depth)
+            experiment = _check_root(root)
+            home = LocalHome(Path(root), owner, depth, experiment)
+            self._homes[(root, owner, depth)] = home
         return home
 
 
@@ -148,8 +149,12 @@ _VERBS = frozenset(
 )  # fmt: skip
 
 
-def _check_root(root: str) -> None:
-    """Refuse a directory that is not of an experiment, or that the experiment keeps safe."""
+def _check_root(root: str) -> Path:
+    """Refuse a directory that is not of an experiment, or that the experiment keeps safe.
+
+    Returns:
+        The experiment's directory: itself, but for a trainer inside of a trial.
+    """
     path = Path(os.path.realpath(root)) if "\0" not in root else Path("/")
     above = [d for d in (path, *path.parents) if (d / layout.FORMAT_KEY).is_file()]
     if not above:
@@ -157,6 +162,7 @@ def _check_root(root: str) -> None:
     inside = path.relative_to(above[-1]).parts
     if layout.INTERNAL_DIR in inside or any(map(layout.is_checkpoint_name, inside)):
         raise PathRefusedError(f"{root!r} is a part of an experiment that only commits change")
+    return above[0]
 
 
 def start_agent(name: str, node_id: str) -> None:

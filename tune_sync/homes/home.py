@@ -153,6 +153,8 @@ class LocalHome(ReadsAll):
         owner: The run that may write, checked against the lease before anything becomes
             visible; "" for readers and for runs without a lease.
         checkpoint_depth: See `layout.classify`.
+        leased_root: The directory with the lease, if it is another one: a trainer inside of a trial
+            writes below the trial's experiment.
     """
 
     in_place = False
@@ -160,8 +162,11 @@ class LocalHome(ReadsAll):
     keeps_chunks = False
     publish_at_once = 1
 
-    def __init__(self, root: Path, owner: str = "", checkpoint_depth: int = 1) -> None:
-        self.root = root
+    def __init__(
+        self, root: Path, owner: str = "", checkpoint_depth: int = 1,
+        leased_root: Path | None = None,
+    ) -> None:  # fmt: skip
+        self.root, self._leased_root = root, leased_root or root
         self.store = LocalStore(root)
         self._owner = owner
         self._depth = checkpoint_depth
@@ -169,7 +174,7 @@ class LocalHome(ReadsAll):
 
     def _fence(self) -> None:
         if self._owner:
-            check_owner(self.root, self._owner)
+            check_owner(self._leased_root, self._owner)
 
     def info(self, key: str) -> Info | None:
         """See `Home.info`."""

@@ -1,8 +1,9 @@
 """Trainers inside of trials: what a crash of theirs left goes when that of their experiment does.
 
 Such a trainer (`inner_run_config`) writes below its trial's directory, and has staging and
-manifests of its own there, but neither a lease nor a driver of ours. So the experiment notes where
-there are any, and whoever takes the experiment's lease after a crash, when all its trials are over,
+manifests of its own there, but neither a driver of ours nor a lease: that of the trial's run
+counts, and whoever lost that writes nothing more there either. So the experiment notes where there
+are any, and whoever takes the experiment's lease after a crash, when all its trials are over,
 recovers them too. The notes go with that: a trainer that begins again is noted again.
 """
 

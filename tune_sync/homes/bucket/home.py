@@ -55,6 +55,7 @@ class BucketHome(ReadsAll):
         owner: See `LocalHome`.
         checkpoint_depth: See `layout.classify`.
         clock: Monotonic seconds.
+        leased: Rooted at the directory with the lease, if that is another one; see `LocalHome`.
     """
 
     in_place = True
@@ -64,9 +65,9 @@ class BucketHome(ReadsAll):
 
     def __init__(
         self, bucket: Bucket, owner: str = "", checkpoint_depth: int = 1,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic, leased: Bucket | None = None,
     ) -> None:  # fmt: skip
-        self.bucket = bucket
+        self.bucket, self._leased = bucket, leased or bucket
         self.store = BucketView(bucket)
         self._owner = owner
         self._depth = checkpoint_depth
@@ -274,13 +275,11 @@ class BucketHome(ReadsAll):
         """What a restore looks at: a few listings, and the manifests."""
         return take_snapshot(self.committer, self._transfers.pool)
 
-    # Inside
-
     def _fence(self) -> None:
         if not self._owner:
             return
-        where = str(getattr(self.bucket, "where", "this experiment"))
-        bucket_lease.check_owner(self.bucket, self._owner, where)
+        where = str(getattr(self._leased, "where", "this experiment"))
+        bucket_lease.check_owner(self._leased, self._owner, where)
         self._looked_s = self._clock()
 
     def _check_owner_at_times(self) -> None:

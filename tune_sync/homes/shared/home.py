@@ -152,12 +152,14 @@ class SharedHome(LocalHome):
         checkpoint_depth: See `LocalHome`.
         where: Names this node for messages; "" on the driver, which waits for no checkpoint: it
             has placed them all itself.
+        leased_root: See `LocalHome`.
     """
 
     def __init__(
-        self, root: Path, owner: str = "", checkpoint_depth: int = 1, where: str = ""
-    ) -> None:
-        super().__init__(root, owner, checkpoint_depth)
+        self, root: Path, owner: str = "", checkpoint_depth: int = 1, where: str = "",
+        leased_root: Path | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(root, owner, checkpoint_depth, leased_root)
         self.store = SharedStore(root)
         self.committer = SharedCommitter(self.store, owner, self._fence)
         self._where = where
@@ -204,15 +206,15 @@ class SharedHome(LocalHome):
     def _fence(self) -> None:
         if not self._owner or disk.wait_until(self._is_owner, self._patience_s):
             return
-        if self._where and not (self.root / layout.INTERNAL_DIR).is_dir():
-            raise self._not_shared(self.root / layout.LEASE_KEY)
-        check_owner(self.root, self._owner)
+        if self._where and not (self._leased_root / layout.INTERNAL_DIR).is_dir():
+            raise self._not_shared(self._leased_root / layout.LEASE_KEY)
+        check_owner(self._leased_root, self._owner)
 
     def _is_owner(self) -> bool:
         try:
-            check_owner(self.root, self._owner)
+            check_owner(self._leased_root, self._owner)
         except LeaseLostError:
-            disk.refresh(self.root / layout.LEASE_KEY)
+            disk.refresh(self._leased_root / layout.LEASE_KEY)
             return False
         return True
 

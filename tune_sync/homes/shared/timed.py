@@ -33,12 +33,14 @@ class TimedSharedHome(SharedHome):
         checkpoint_depth: See `SharedHome`.
         where: See `SharedHome`.
         timeout_s: How long a call may take (`sync_timeout`). Then it raises SyncTimeoutError.
+        leased_root: See `LocalHome`.
     """
 
     def __init__(
-        self, root: Path, owner: str, checkpoint_depth: int, where: str, timeout_s: float
-    ) -> None:
-        super().__init__(root, owner, checkpoint_depth, where)
+        self, root: Path, owner: str, checkpoint_depth: int, where: str, timeout_s: float,
+        leased_root: Path | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(root, owner, checkpoint_depth, where, leased_root)
         self._timeout_s = timeout_s
 
     def begin(self, checkpoint: str) -> str:
