@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 from ray import tune
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group_table,
+    remove_placement_group,
+)
 
 from tests.hosts.drivers.trainables import read_checkpoint, train_n
 from tests.local.trainables import FAILS_AT
-from tune_sync import RunConfig
+from tune_sync import RunConfig, SyncConfig
 from tune_sync.errors import ExperimentExistsError, LeaseHeldError
 from tune_sync.homes.lease import read_holder
 from tune_sync.layout import LEASE_KEY
 
 WAIT_S = 120.0
+
+
+@pytest.fixture(autouse=True)
+def freed(local_ray: None) -> Iterator[None]:
+    """Ray keeps trials of a `fit()` that is cut off, and their CPUs, until its process ends."""
+    yield
+    for number, group in placement_group_table().items():
+        if group["state"] == "CREATED":
+            remove_placement_group(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(number))))
 
 
 class CutsOff(tune.Callback):  # type: ignore[misc]
@@ -59,25 +75,29 @@ def trains(config: dict[str, Any]) -> None:
     train_n({"settings": {"steps": FAILS_AT}})
 
 
-def tuner(storage: Path, *callbacks: tune.Callback) -> tune.Tuner:
-    config = RunConfig(name="x", storage_path=storage, verbose=0, callbacks=list(callbacks))
+def tuner(storage: Path, *callbacks: tune.Callback, **fields: Any) -> tune.Tuner:
+    config = RunConfig(
+        name="x", storage_path=storage, verbose=0, callbacks=list(callbacks),
+        sync_config=SyncConfig(**fields),
+    )  # fmt: skip
     return tune.Tuner(trains, run_config=config)
 
 
-def cut_off(storage: Path, callback: type[CutsOff]) -> tune.Tuner:
+def cut_off(storage: Path, callback: type[CutsOff], **fields: Any) -> tune.Tuner:
     """A tuner whose `fit()` did not come to its end."""
-    made = tuner(storage, callback(storage / "mark"))
+    made = tuner(storage, callback(storage / "mark"), **fields)
     with pytest.raises((KeyboardInterrupt, ValueError)):
         made.fit()
     return made
 
 
 @pytest.mark.lowest
+@pytest.mark.parametrize("wait_for", ["stored", "staged"])
 @pytest.mark.parametrize("callback", [Interrupts, RaisesAtTheEnd])
 def test_what_was_cut_off_is_resumed_in_the_same_process(
-    local_ray: None, tmp_path: Path, callback: type[CutsOff]
+    local_ray: None, tmp_path: Path, callback: type[CutsOff], wait_for: str
 ) -> None:
-    cut_off(tmp_path, callback)
+    cut_off(tmp_path, callback, wait_for=wait_for)
     with pytest.raises(ExperimentExistsError, match=r"Tuner\.restore"):
         tuner(tmp_path)
     (result,) = tune.Tuner.restore(f"{tmp_path}/x", trains).fit()
