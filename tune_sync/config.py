@@ -71,7 +71,7 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
             that match one are stored. A pattern that matches a directory takes all in it.
         exclude: The same; files that match one are not stored, also those of checkpoints.
         strict: What happens when ranks of one trial report files of equal name and different
-            bytes: False stores the lowest rank's (in a bucket, what was put last) and warns, True
+            bytes: False stores the lowest rank's (in a bucket, up to 16 MiB) and warns, True
             raises.
         upload_dir: Where results go: the URL of a bucket (`s3://bucket/path`, `gs://`, `abfs://`,
             any of fsspec), to which every worker writes itself; or a directory that all nodes see

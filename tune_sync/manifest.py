@@ -202,17 +202,18 @@ def unite(checkpoint: str, seals: Iterable[Seal], *, strict: bool) -> Union:
 
 
 def warn_of_conflicts(
-    where: str, conflicts: Iterable[tuple[str, int, int]], *, last_wins: bool = False
+    where: str, conflicts: Iterable[tuple[str, int, int]], lost: Iterable[FileEntry] = ()
 ) -> None:
     """Say which ranks disagreed about a file of a checkpoint, and whose bytes are stored.
 
     Args:
         where: The checkpoint.
         conflicts: See `Union.conflicts`.
-        last_wins: All ranks put to one key, so that who came last is stored.
+        lost: Files that should have won: all ranks put to one key, and who came last is stored.
     """
+    lost_names = {entry.path for entry in lost}
     for path, winner, loser in conflicts:
-        stored = "that were put last" if last_wins else f"of rank {winner}"
+        stored = "that were put last" if path in lost_names else f"of rank {winner}"
         logger.warning(
             "%s: ranks %d and %d report different bytes for %s; stored those %s; give each rank "
             "its own file name", where, winner, loser, path, stored,

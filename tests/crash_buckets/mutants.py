@@ -8,7 +8,15 @@ from typing import Any
 from tests.crash_buckets.run import Run
 from tune_sync import layout
 from tune_sync.homes.bucket.commit import BucketCommitter
-from tune_sync.homes.bucket.staging import OVER, Claims, Order, Staged, intent_key, mark_key
+from tune_sync.homes.bucket.staging import (
+    OVER,
+    Claims,
+    Order,
+    Staged,
+    claims,
+    intent_key,
+    mark_key,
+)
 from tune_sync.manifest import FileEntry, Manifest, Seal, unite
 
 
@@ -78,8 +86,30 @@ class LeavesWhatNoSealNames(BucketCommitter):
 class BelievesTheLowestRank(BucketCommitter):
     """Lists the first rank's digests, whoever's bytes are there."""
 
+    def _take_in(self, *known: Any) -> None:
+        """Leave aside what waits there."""
+
     def _settle_one(self, there: Any, claimed: Claims) -> FileEntry:
         return claimed[0][0]
+
+
+class TakesInAfterwards(BelievesTheLowestRank):
+    """Puts the lowest rank's bytes at their keys when the manifest lists them already."""
+
+    def _publish(self, order: Order, staged: Staged) -> None:
+        super()._publish(order, staged)
+        checkpoint = order.manifest.checkpoint
+        parts = self._parts(checkpoint, staged.sealed())
+        union = unite(checkpoint, [part.seal for part in parts], strict=False)
+        found = self._objects(checkpoint)
+        BucketCommitter._take_in(self, checkpoint, union, claims(union, parts), found, staged.keys)
+
+
+class LeavesAside(BucketCommitter):
+    """Lists what is there, though the lowest rank's bytes wait aside."""
+
+    def _take_in(self, *known: Any) -> None:
+        """Nothing."""
 
 
 class DropsAllStaged(BucketCommitter):

@@ -34,9 +34,15 @@ def second_rank_brings_only_a_directory(run: Run) -> None:
 
 
 def ranks_disagree(run: Run) -> None:
-    """All ranks write to one key: what is there at the end is what the manifest has to list."""
+    """All ranks write to one key: rank 0 wins it; without conditional puts, who comes last."""
     parts = [run.stage(C0, ONE, rank=0), run.stage(C0, TWO, rank=1)]
-    run.place(C0, ONE | TWO, parts)
+    run.place(C0, TWO | ONE if run.bucket.capabilities.conditional_put else ONE | TWO, parts)
+    run.record(C0)
+
+
+def ranks_disagree_and_the_lowest_comes_last(run: Run) -> None:
+    parts = [run.stage(C0, TWO, rank=1), run.stage(C0, ONE, rank=0)]
+    run.place(C0, TWO | ONE, parts)
     run.record(C0)
 
 
@@ -178,8 +184,9 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     story.__name__: story
     for story in (
         publish_one, seal_again_with_more, two_ranks, second_rank_brings_only_a_directory,
-        ranks_disagree, retry_with_other_names, retry_with_the_same_names,
-        given_up_and_tried_again, placed_again_before_it_is_recorded, record_twice,
+        ranks_disagree, ranks_disagree_and_the_lowest_comes_last, retry_with_other_names,
+        retry_with_the_same_names, given_up_and_tried_again, placed_again_before_it_is_recorded,
+        record_twice,
         retire_after_state, use_a_name_again, retire_what_is_not_recorded,
         use_a_name_whose_delete_was_cut_off, empty_checkpoint,
         deleted_by_hand, two_in_flight, taken_by_a_driver_that_says_so_later, a_later_try_is_taken,

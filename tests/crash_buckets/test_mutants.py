@@ -15,14 +15,16 @@ from tests.crash_buckets.scenarios import SCENARIOS
 from tune_sync.homes.bucket.commit import BucketCommitter
 
 ORDERS = [
-    (mutants.ManifestBeforeCheck, "ranks_disagree", "MANIFEST"),
+    (mutants.ManifestBeforeCheck, "ranks_disagree_and_the_lowest_comes_last", "MANIFEST"),
     (mutants.ManifestAtPlace, "two_ranks", "MANIFEST"),
     (mutants.ObjectsBeforeManifest, "retire_after_state", "MANIFEST"),
     (mutants.RetiresWithoutMark, "retire_after_state", "CLEAN"),
     (mutants.StagingFirst, "retire_after_state", "CLEAN"),
     (mutants.SealsGoFirst, "publish_one", "INTENDED"),
     (mutants.LeavesWhatNoSealNames, "retry_with_other_names", "CLEAN"),
-    (mutants.BelievesTheLowestRank, "ranks_disagree", "MANIFEST"),
+    (mutants.BelievesTheLowestRank, "ranks_disagree_and_the_lowest_comes_last", "MANIFEST"),
+    (mutants.TakesInAfterwards, "ranks_disagree_and_the_lowest_comes_last", "MANIFEST"),
+    (mutants.LeavesAside, "ranks_disagree_and_the_lowest_comes_last", "MANIFEST"),
     (mutants.DropsAllStaged, "record_twice", "INTENDED"),
     (mutants.ForgetsIntents, "publish_one", "INTENDED"),
     (mutants.WaitsForTheDriver, "taken_by_a_driver_that_says_so_later", "ACKNOWLEDGED"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.stores.proxy import Faults, proxy
+from tests.stores.proxy import Faults, Handler, proxy
 from tests.stores.seaweed import S3Server, s3
 from tune_sync.buckets.bucket import Bucket
 from tune_sync.buckets.opening import open_bucket
@@ -133,3 +133,41 @@ def test_many_threads_share_a_bucket(server: S3Server, prefix: str, engine: str)
 
     with ThreadPoolExecutor(32) as pool:
         assert list(pool.map(work, range(32))) == [10] * 32
+
+
+class Damages(Handler):
+    """Flips a bit in the middle of the next body that is put."""
+
+    damages: list[str]
+
+    def ask(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        if self.command == "PUT" and len(body) > MIB // 2 and self.damages:
+            self.damages.pop()
+            middle = len(body) // 2
+            body = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
+        return super().ask(body)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_object_that_is_damaged_on_its_way_is_refused_and_sent_again(
+    server: S3Server, prefix: str, engine: str
+) -> None:
+    damages = ["once"]
+    with proxy(server.endpoint_url, Faults(), Damages, damages=damages) as url:
+        bucket = opened({**server.options, "endpoint_url": url}, prefix, engine)
+        bucket.put("small", bytes(MIB))
+        assert not damages
+    assert opened(server.options, prefix, engine).get("small") == bytes(MIB)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_part_that_is_damaged_on_its_way_is_an_error_that_says_so(
+    server: S3Server, prefix: str, engine: str
+) -> None:
+    damages = ["once"]
+    with proxy(server.endpoint_url, Faults(), Damages, damages=damages) as url:
+        bucket = opened({**server.options, "endpoint_url": url}, prefix, engine)
+        with pytest.raises(StoreUnreachableError, match="damaged on their way"):
+            bucket.put_stream("large", [bytes(MIB)] * 40, 40 * MIB)
+        assert not damages
+    assert opened(server.options, prefix, engine).info("large") is None

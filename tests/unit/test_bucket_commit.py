@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +16,6 @@ from tune_sync.errors import (
     ImmutableError,
     LeaseLostError,
     NotWholeError,
-    PutConflictError,
 )
 from tune_sync.homes.bucket import records
 from tune_sync.homes.bucket.commit import BucketCommitter
@@ -234,24 +232,6 @@ def test_the_same_bytes_with_another_etag_are_the_same(bucket: CountingBucket) -
     assert publish(committer, attempt).files == files
 
 
-@pytest.mark.parametrize("etags", [True, False])
-@pytest.mark.parametrize("last", [0, 1])
-def test_of_ranks_that_disagree_the_manifest_lists_whose_bytes_are_there(
-    bucket: CountingBucket, committer: BucketCommitter, caplog: pytest.LogCaptureFixture,
-    last: int, etags: bool,
-) -> None:  # fmt: skip
-    parts = [
-        staged(committer, {"same": b"=", "x": body}, rank, etags=etags)
-        for rank, body in ((0, b"zero"), (1, b"ones"))
-    ]
-    there = (b"zero", b"ones")[last]
-    bucket.put(f"{C0}/x", there)
-    with caplog.at_level(logging.WARNING):
-        manifest = publish(committer, *parts)
-    assert manifest.files[1].digest == xxhash.xxh3_128_hexdigest(there)
-    assert "bytes for x;" in caplog.text and "same" not in caplog.text
-
-
 def test_strict_refuses_ranks_that_disagree(committer: BucketCommitter) -> None:
     parts = [staged(committer, {"x": b"zero"}, 0), staged(committer, {"x": b"ones"}, 1)]
     with pytest.raises(ConfigError, match="different bytes"):
@@ -321,24 +301,6 @@ def test_a_late_writer_does_not_touch_what_came_after_it(
     with pytest.raises(NotWholeError):
         committer.seal(C0, Seal(late, 0, 9.0, ()))
     assert bucket.get(f"{C0}/x") == b"new"
-
-
-def test_a_file_that_others_put_all_the_time_is_an_error(
-    bucket: CountingBucket, committer: BucketCommitter
-) -> None:
-    attempt = committer.begin(C0)
-    numbers = iter(range(10_000))
-    bucket.put(f"{C0}/x", b"first")
-
-    def info(key: str) -> ObjectInfo | None:
-        found = MemoryBucket.info(bucket, key)
-        if key.endswith("/x"):
-            MemoryBucket.put(bucket, key, str(next(numbers)).encode())
-        return found
-
-    bucket.info = info
-    with pytest.raises(PutConflictError):
-        committer.put_file(C0, attempt, "x", b"mine")
 
 
 def test_recovery_leaves_what_is_not_ours(

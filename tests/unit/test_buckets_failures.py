@@ -55,6 +55,11 @@ def by_arrow(code: str, operation: str, message: str = "No response body.") -> s
 
 
 MAPPED = [
+    (GenericError(by_obstore("PUT", "400 Bad Request", "BadDigest", "no")), StoreUnreachableError),
+    (
+        OSError(by_arrow("UNKNOWN (HTTP status 400)", "PutObject", "no name: InvalidDigest")),
+        StoreUnreachableError,
+    ),
     (GenericError(by_obstore("GET", "404 Not Found", "NoSuchBucket", "no")), ConfigError),
     (FileNotFoundError(by_obstore("GET", "404 Not Found", "NoSuchBucket", "no")), ConfigError),
     (FileNotFoundError("The specified bucket does not exist"), ConfigError),

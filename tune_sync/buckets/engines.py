@@ -176,7 +176,7 @@ def _obstore_class(name: str) -> Any:
 
 
 def _is_encrypted(options: Mapping[str, Any]) -> bool:
-    """Whether TLS tells what was changed on its way; a digest of all bytes would take longer."""
+    """Whether TLS refuses what was changed on its way: a digest of all bytes would tell no more."""
     return not (options.get("endpoint_url") or aws_environment().endpoint_url).startswith("http:")
 
 
@@ -184,6 +184,7 @@ def _obstore_s3(
     url: BucketUrl, options: Mapping[str, Any], profile: bool, retries_count: int
 ) -> Any:
     env = aws_environment()
+    signs = options.get("sign_payload", not _is_encrypted(options))
     wanted = {
         "endpoint": options.get("endpoint_url") or env.endpoint_url,
         "region": options.get("region") or env.region or "us-east-1",
@@ -191,7 +192,9 @@ def _obstore_s3(
         "secret_access_key": options.get("secret"),
         "session_token": options.get("token"),
         "skip_signature": options.get("anon"),
-        "unsigned_payload": not options.get("sign_payload", not _is_encrypted(options)),
+        "unsigned_payload": not signs,
+        # The digest that was signed, once more: not every store compares the first with the bytes.
+        "checksum_algorithm": "SHA256" if signs else None,
         "credential_provider": _profile_credentials() if profile else None,
     }
     given = {name: value for name, value in wanted.items() if value}

@@ -87,6 +87,10 @@ _KINDS = (
         "the store refused the size of a part; this is an error of tune_sync",
     ),
     _kind(
+        "BadDigest|InvalidDigest|SHA256Mismatch", StoreUnreachableError,
+        "bytes were damaged on their way to the store; it has kept none of them", transient=True,
+    ),
+    _kind(
         "ExpiredToken|TokenExpired|EXPIRED_TOKEN|token.{0,20}expired|RequestExpired",
         StoreDeniedError, "the credentials have expired: renew them",
     ),

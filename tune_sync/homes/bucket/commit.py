@@ -6,8 +6,8 @@ commit (docs/design/commit-order-buckets.md says why):
 1. `begin`: an attempt of its own, marked in staging. Refused where the checkpoint is published.
 2. the bytes, at `staging.final_key`, by whoever has them; `seal`: the list of them, with e-tags.
 3. `place`: only notes what is to be published; no request, but for several `strict` ranks.
-4. `record`: the order (intent) first; one listing is compared with the seals; what no seal names
-   is removed; then the manifest, created only if there is none. From here it is published.
+4. `record`: the order (intent) first; one listing is compared with the seals; what waits aside
+   goes to its key; what no seal names is removed; the manifest, created only if there is none.
 
 A delete (`retire`) marks itself, then removes the manifest, then the bytes.
 `recover` publishes what has an intent and is whole, and removes the rest of what is in staging,
@@ -30,6 +30,7 @@ from typing import Any
 from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
 from tune_sync.errors import DamagedError, FixCallError, NotWholeError, PutConflictError
+from tune_sync.homes.bucket.aside import aside_key, take_in
 from tune_sync.homes.bucket.leftovers import drop_orphaned_manifests, sweep_published
 from tune_sync.homes.bucket.put import put_for_delete, put_own
 from tune_sync.homes.bucket.records import READS_COUNT, BucketRecords
@@ -95,8 +96,6 @@ class BucketCommitter(BucketRecords):
         self._orders_lock = threading.Lock()
         self._noting = threading.Lock()
 
-    # Staging
-
     def begin(self, checkpoint: str, may_put: Callable[[], None] = lambda: None) -> str:
         """Open a new attempt at `checkpoint`; returns its id.
 
@@ -116,15 +115,15 @@ class BucketCommitter(BucketRecords):
     def put_file(self, checkpoint: str, attempt: str, path: str, data: bytes | memoryview) -> str:
         """Put a small file of an attempt, whole; returns its e-tag, or "".
 
-        Where the store can, what is there is replaced only by an attempt that may still write,
-        and only as long as nobody else replaces it: a late writer does not touch what came after.
+        Where the store can, what another rank or attempt put is left alone, and this one waits
+        aside, without an e-tag. `record` looks which of them counts.
 
         Raises:
-            NotWholeError: The attempt is over.
-            PutConflictError: Others keep putting the same file.
+            NotWholeError: The attempt is over, and something is there.
         """
-        key = layout.check_key(f"{checkpoint}/{path}")
-        return put_own(self.bucket, key, data, lambda: self.check_attempt(checkpoint, attempt))
+        key, aside = layout.check_key(f"{checkpoint}/{path}"), aside_key(checkpoint, attempt, path)
+        check = partial(self.check_attempt, checkpoint, attempt)
+        return put_own(self.bucket, key, aside, data, check)
 
     def seal(
         self, checkpoint: str, seal: Seal, etags: Mapping[str, str] | None = None,
@@ -312,8 +311,9 @@ class BucketCommitter(BucketRecords):
         check_reported(checkpoint, taken, sealed)
         parts = self._parts(checkpoint, taken)
         union = unite(checkpoint, [part.seal for part in parts], strict=order.strict)
-        found = self._objects(checkpoint)
-        files = self._settle(checkpoint, claims(union, parts), found)
+        claimed, found = claims(union, parts), self._objects(checkpoint)
+        self._take_in(checkpoint, union, claimed, found, staged.keys)
+        files = self._settle(checkpoint, claimed, found)
         metrics = union.metrics if order.manifest.metrics is None else order.manifest.metrics
         whole = replace(order.manifest, files=files, directories=union.directories, metrics=metrics)
         manifest = check_names(whole)
@@ -321,7 +321,7 @@ class BucketCommitter(BucketRecords):
         self.bucket.delete([o.key for path, o in found.items() if path not in named])
         self._fence()  # again: all that may have taken long
         self._put_manifest(manifest)
-        warn_of_conflicts(checkpoint, union.conflicts, last_wins=True)
+        warn_of_conflicts(checkpoint, union.conflicts, set(union.files) - set(files))
 
     def _settle(
         self, checkpoint: str, claimed: Mapping[str, Claims], found: Mapping[str, ObjectInfo]
@@ -330,6 +330,9 @@ class BucketCommitter(BucketRecords):
         for path in claimed.keys() - found.keys():
             raise NotWholeError(f"{checkpoint}/{path} is missing; report the checkpoint again")
         return tuple(self._settle_one(found[path], mine) for path, mine in claimed.items())
+
+    def _take_in(self, checkpoint: str, *known: Any) -> None:
+        take_in(self.bucket, checkpoint, *known)
 
     def _settle_one(self, there: ObjectInfo, claimed: Claims) -> FileEntry:
         return settle(there, claimed, partial(self._digest, there))
@@ -394,5 +397,4 @@ class BucketCommitter(BucketRecords):
         return True
 
     def _sweep_published(self, checkpoint: str, staged: Staged) -> None:
-        """Remove what late writers left beside a published checkpoint."""
         sweep_published(self, checkpoint, staged.keys)

@@ -177,7 +177,7 @@ class BucketHome(ReadsAll):
     def link(self, source: str, target: str) -> None:
         """See `Home.link`: a bucket has no links, so the bytes are stored twice."""
         self.flush(source)
-        found = self.bucket.info(final_key(guard.staged(source)))
+        found = self.bucket.info(guard.staged(source)) or self.bucket.info(final_key(source))
         if found is None:
             raise FileNotFoundError(source)
         stream = self._new_stream(target, found.size_bytes)
@@ -370,10 +370,9 @@ class BucketHome(ReadsAll):
         self.committer.check_attempt(checkpoint, attempt)
 
     def _arrived(self, key: str, etag: str) -> None:
-        if etag:
-            part = guard.attempt_root(key)
-            with self._parts:
-                self._etags.setdefault(part, {})[key[len(part) + 1 :]] = etag
+        part = guard.attempt_root(key)
+        with self._parts:  # "" as well: an earlier put of it does not count any more
+            self._etags.setdefault(part, {})[key[len(part) + 1 :]] = etag
 
 
 def _take(known: dict[str, T], part: str) -> dict[str, T]:

@@ -1,4 +1,4 @@
-"""A put that late writers lose: where the store can, by conditions on what is there."""
+"""Puts that take nobody's place: where the store can, by a condition on what is there."""
 
 from __future__ import annotations
 
@@ -8,38 +8,28 @@ from contextlib import suppress
 from tune_sync.buckets.bucket import Bucket
 from tune_sync.errors import PutConflictError, StoreFullError
 
-# Ranks that put the same file replace each other's; a try is lost for each that comes between.
-REPLACE_TRIES_COUNT = 50
-
 
 def put_own(
-    bucket: Bucket, key: str, data: bytes | memoryview, check_own: Callable[[], None]
+    bucket: Bucket, key: str, aside: str, data: bytes | memoryview, check_own: Callable[[], None]
 ) -> str:
-    """Put an object; returns its e-tag, or "".
+    """Put an object at `key` if nothing is there, else `aside`; returns its e-tag at `key`, or "".
 
-    What is there is replaced only after `check_own`, and only if it is still what was there
-    before that. Where the store knows no conditions, this is a plain put.
+    Where the store knows no conditions, this is a plain put at `key`.
 
     Args:
         bucket: Where.
-        key: Its name.
+        key: Its name, which other ranks and earlier attempts may have taken.
+        aside: A name that nobody else has.
         data: All of its bytes.
         check_own: Raises if the caller may not write any more. Called only if something is there.
-
-    Raises:
-        PutConflictError: Others keep putting the same object.
     """
     if not bucket.capabilities.conditional_put:
         return bucket.put(key, data)
-    for _ in range(REPLACE_TRIES_COUNT):
-        with suppress(PutConflictError):
-            return bucket.put(key, data, create_only=True)
-        found = bucket.info(key)
-        check_own()  # after the look, so that the e-tag is older
-        if found is not None:
-            with suppress(PutConflictError):
-                return bucket.put(key, data, if_match=found.etag)
-    raise PutConflictError(f"{key} is being put by others all the time; report it again")
+    with suppress(PutConflictError):
+        return bucket.put(key, data, create_only=True)
+    check_own()
+    bucket.put(aside, data)
+    return ""
 
 
 def put_for_delete(bucket: Bucket, mark: str) -> None:

@@ -12,6 +12,7 @@ import xxhash
 from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
 from tune_sync.errors import ConfigError, DamagedError, NotWholeError
+from tune_sync.homes.bucket.aside import aside_key
 from tune_sync.homes.bucket.staging import (
     BEGUN,
     SEAL,
@@ -144,9 +145,15 @@ class BucketRecords:
 
     def _is_untouched(self, checkpoint: str, parts: Sequence[Part], staged: Staged) -> bool:
         """Whether no other attempt wrote over files of these, where no e-tags will tell."""
-        files = [(file, part.etags) for part in parts for file in part.seal.files]
+        aside = set(staged.keys)
+        files = [
+            (file, part.etags)
+            for part in parts
+            for file in part.seal.files
+            if aside_key(checkpoint, part.seal.attempt, file.path) not in aside
+        ]
         is_alone = len(staged.marks) == len(parts)
-        if is_alone or all(file.path in etags for file, etags in files):
+        if is_alone or all(etags.get(file.path) for file, etags in files):
             return True
         there = self._objects(checkpoint)
         digests: dict[str, set[str]] = {}

@@ -1,0 +1,93 @@
+"""Files that wait aside, in staging: something was at their own keys when they were put."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import xxhash
+
+from tune_sync import layout
+from tune_sync.buckets.bucket import Bucket, ObjectInfo
+from tune_sync.buckets.files import WHOLE_BYTES
+from tune_sync.errors import NotWholeError
+from tune_sync.homes.bucket.staging import Claims
+from tune_sync.manifest import FileEntry, Union
+
+# Side by side; each holds a small file whole, so that together they stay below 64 MiB.
+COPIES_COUNT = 4
+# Of a large file: how much is read at a time.
+STEP_BYTES = 8 << 20
+
+
+def aside_key(checkpoint: str, attempt: str, path: str) -> str:
+    """Where a file of an attempt waits if its own key is taken."""
+    return f"{layout.staged_key(checkpoint, attempt)}/{path}"
+
+
+def take_in(
+    bucket: Bucket, checkpoint: str, union: Union, claimed: dict[str, Claims],
+    found: dict[str, ObjectInfo], staged: Collection[str],
+) -> None:  # fmt: skip
+    """Put the lowest rank's files that wait aside at their own keys, whatever is there.
+
+    Not those that have the bytes of what is there already. May be called again after a crash.
+
+    Args:
+        bucket: Where.
+        checkpoint: Its key; nothing is published of it.
+        union: Of its parts.
+        claimed: See `staging.claims`; what is put here is claimed by nobody else any more.
+        found: Path -> what is there; what is put here is added.
+        staged: Keys of all that is in its staging.
+
+    Raises:
+        NotWholeError: What waits is not what its writer listed.
+    """
+    there = set(staged)
+    lowest = {path: aside_key(checkpoint, a, path) for path, a in _lowest(union).items()}
+    waiting = {
+        path: aside
+        for path, aside in lowest.items()
+        if aside in there and not _is_there(found.get(path), claimed[path])
+    }
+
+    def move(path: str) -> None:
+        key, entry = f"{checkpoint}/{path}", claimed[path][0][0]
+        etag = _copy(bucket, waiting[path], key, entry)
+        found[path], claimed[path] = ObjectInfo(key, entry.size_bytes, 0.0, etag), [(entry, etag)]
+
+    with ThreadPoolExecutor(COPIES_COUNT) as pool:
+        list(pool.map(move, waiting))
+
+
+def _lowest(union: Union) -> Mapping[str, str]:
+    """Path -> the attempt of the lowest rank that has it."""
+    found: dict[str, str] = {}
+    for seal in reversed(union.seals):
+        found.update((file.path, seal.attempt) for file in seal.files)
+    return found
+
+
+def _is_there(there: ObjectInfo | None, claimed: Claims) -> bool:
+    """Whether some rank put the lowest one's bytes, and nobody else put others since."""
+    wanted = claimed[0][0]
+    etag = there.etag if there is not None else ""
+    return bool(etag) and any(entry == wanted and own == etag for entry, own in claimed)
+
+
+def _copy(bucket: Bucket, aside: str, key: str, entry: FileEntry) -> str:
+    chunks = _checked(bucket, aside, entry)
+    if entry.size_bytes <= WHOLE_BYTES:
+        return bucket.put(key, b"".join(chunks))
+    return bucket.put_stream(key, chunks, entry.size_bytes)
+
+
+def _checked(bucket: Bucket, aside: str, entry: FileEntry) -> Iterator[bytes]:
+    digest = xxhash.xxh3_128()
+    for start in range(0, entry.size_bytes, STEP_BYTES):
+        data = bucket.get(aside, start, STEP_BYTES)
+        digest.update(data)
+        yield data
+    if digest.hexdigest() != entry.digest:
+        raise NotWholeError(f"{aside} is not what its writer put; report the checkpoint again")
