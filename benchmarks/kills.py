@@ -13,13 +13,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tests.kills.arena import Arena
 from tests.kills.harness import Outcome, Trying
-from tests.kills.plan import ALL, DRIVER, experiment
+from tests.kills.plan import ALL, DRIVER, PERIODIC, REPLICATED, STAGED, STORED, experiment
 
-CONTENDERS = {"plain": "", "stored": "stored", "staged": "staged"}
+CONTENDERS = {"plain": "", **{mode: mode for mode in (STORED, STAGED, REPLICATED, PERIODIC)}}
 TITLES = {
     "": "Ray alone",
-    "stored": 'ours, `wait_for="stored"`',
-    "staged": 'ours, `wait_for="staged"`',
+    STORED: 'ours, `wait_for="stored"`',
+    STAGED: 'ours, `wait_for="staged"`',
+    REPLICATED: 'ours, `wait_for="replicated"`',
+    PERIODIC: "ours, `sync_on_checkpoint=False`",
 }
 KEPT = (1, 2, None)
 CHAIN = (ALL, DRIVER, ALL, DRIVER)
@@ -29,7 +31,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def outcomes(arena: Arena, wait_for: str, count: int, seed: int) -> Iterator[Outcome]:
+def outcomes(arena: Arena, mode: str, count: int, seed: int) -> Iterator[Outcome]:
     """So many kills, the same number for each `num_to_keep`.
 
     Where a kill was not got over, the rest of its experiment is not there to be killed: the next
@@ -40,7 +42,7 @@ def outcomes(arena: Arena, wait_for: str, count: int, seed: int) -> Iterator[Out
             outcome
             for number in itertools.count(seed)
             for outcome in Trying(
-                arena, experiment(number, wait_for, keep, _turned(number)), _say
+                arena, experiment(number, mode, keep, _turned(number)), _say
             ).run()
         )
         yield from itertools.islice(found, count // len(KEPT))
@@ -49,9 +51,9 @@ def outcomes(arena: Arena, wait_for: str, count: int, seed: int) -> Iterator[Out
 def table(found: Sequence[Outcome]) -> str:
     """As it stands in docs/benchmarks.md."""
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    for wait_for, title in TITLES.items():
+    for mode, title in TITLES.items():
         for keep in KEPT:
-            some = [o for o in found if _kind(o) == (wait_for, keep)]
+            some = [o for o in found if _kind(o) == (mode, keep)]
             if some:
                 lines.append("| " + " | ".join([title, str(keep), *_row(some)]) + " |")
     return "\n".join(lines)
@@ -63,7 +65,7 @@ def _turned(number: int) -> Sequence[str]:
 
 
 def _kind(outcome: Outcome) -> tuple[str, int | None]:
-    return outcome.experiment.wait_for, outcome.experiment.num_to_keep
+    return outcome.experiment.mode, outcome.experiment.num_to_keep
 
 
 def _row(found: Sequence[Outcome]) -> list[str]:

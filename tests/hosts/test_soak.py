@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.bed import Cluster
 from tests.hosts.memory import processes
-from tests.hosts.searches import assert_sound
-from tests.hosts.test_behind import AGENTS, STAGED, agents
+from tests.hosts.searches import assert_sound, wait_for
+from tests.hosts.test_behind import AGENTS, agents
 from tests.hosts.test_faults import experiment, searching
 
 pytestmark = [pytest.mark.hosts, pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -27,8 +28,16 @@ STEPS = int(os.environ.get("TUNE_SYNC_SOAK_STEPS", "500"))
 KEPT_COUNT = 3
 LIMIT_S = 1200.0
 KILL_EVERY_S, LOOK_EVERY_S = 15.0, 1.0
-WATCHED = ("ray::HomeAgent", "ray::NodeAgent")
-COMPARED = {"driver", "ray::HomeAgent on head"}
+TRIAL = "ray::ImplicitFunc"
+WATCHED = ("ray::HomeAgent", "ray::NodeAgent", TRIAL)
+# Agents of nodes are killed, and those of trials with them only if that is a fault.
+COMPARED = {"driver", "ray::HomeAgent on head", f"{TRIAL} on w1", f"{TRIAL} on w2"}
+WAYS: dict[str, dict[str, Any]] = {
+    "staged": {"wait_for": "staged"},
+    "replicated": {"wait_for": "replicated", "fast_path": {"memory_limit": 64 << 20}},
+}
+# On any host, when all has ended: checkpoints, and files that are larger than a note.
+LEFT = "find /tmp/tune_sync-* /dev/shm/tune_sync-* -type f -size +4k 2>/dev/null"
 # What a process may take more in the last third than in the first: some MiB of caches.
 MORE_BYTES, MORE_FILES, MORE_THREADS = 64 << 20, 20, 10
 
@@ -90,12 +99,14 @@ def done_count(root: Path) -> int:
     return sum(newest.values())
 
 
-def test_memory_files_and_threads_stay_as_they_are(cluster: Cluster) -> None:
-    root, samples, killed_count = experiment(cluster, "soak"), list[tuple[int, dict[str, Use]]](), 0
+@pytest.mark.parametrize("way", WAYS)
+def test_memory_files_and_threads_stay_as_they_are(cluster: Cluster, way: str) -> None:
+    name, samples, killed_count = f"soak-{way}", list[tuple[int, dict[str, Use]]](), 0
+    root = experiment(cluster, name)
     trials = [{"blob_bytes": 20_000, "steps": STEPS}] * TRIALS_COUNT
     trials = [{**settings, "number": n} for n, settings in enumerate(trials)]
     with searching(
-        cluster, name="soak", sync=STAGED, trials=trials, timeout_s=LIMIT_S,
+        cluster, name=name, sync=WAYS[way], trials=trials, timeout_s=LIMIT_S,
         checkpoint={"num_to_keep": KEPT_COUNT},
     ) as running:  # fmt: skip
         killed_s = time.monotonic()
@@ -118,11 +129,15 @@ def test_memory_files_and_threads_stay_as_they_are(cluster: Cluster) -> None:
     whole = [uses for count, uses in samples if count and uses.keys() >= COMPARED]
     third = len(whole) // 3
     assert third > 2, f"{len(samples)} samples"
-    for name in sorted(COMPARED):
+    for what in sorted(COMPARED):
         # All is loaded by then; what has just begun still grows.
         parts = whole[third // 3 : third], whole[-third:]
-        before, after = ([uses[name] for uses in part] for part in parts)
-        print(name, "early", max(before, key=lambda u: u.bytes), "late", after[-1])
-        assert max(u.bytes for u in after) < max(u.bytes for u in before) + MORE_BYTES, name
-        assert max(u.files for u in after) < max(u.files for u in before) + MORE_FILES, name
-        assert max(u.threads for u in after) < max(u.threads for u in before) + MORE_THREADS, name
+        before, after = ([uses[what] for uses in part] for part in parts)
+        print(what, "early", max(before, key=lambda u: u.bytes), "late", after[-1])
+        assert max(u.bytes for u in after) < max(u.bytes for u in before) + MORE_BYTES, what
+        assert max(u.files for u in after) < max(u.files for u in before) + MORE_FILES, what
+        assert max(u.threads for u in after) < max(u.threads for u in before) + MORE_THREADS, what
+    for host in cluster.workers:
+        wait_for(lambda host=host: not agents(cluster, host), "the agents to end")  # type: ignore[misc]
+    for host in ("head", *cluster.workers):
+        assert cluster.exec(host, ["sh", "-c", LEFT], check=False).stdout.split() == []

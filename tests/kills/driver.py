@@ -1,7 +1,7 @@
 """Starts a search, or restores it with plain Ray from the bucket's URL alone.
 
 The argument is JSON: ``name``; ``url`` of the directory of experiments; ``notes``; ``restore``;
-``wait_for`` ("" is plain Ray); ``num_to_keep``; ``max_failures``; ``trials_count``;
+``mode``, see `plan.Experiment`; ``num_to_keep``; ``max_failures``; ``trials_count``;
 ``state_every_s``, or null.
 """
 
@@ -16,7 +16,16 @@ import ray
 from ray import tune
 
 import tune_sync
+from tests.kills.plan import PERIODIC, REPLICATED, STAGED, STORED
 from tests.kills.training import NotesErrors, train
+
+PERIOD_S = 2.0
+MODES: dict[str, dict[str, Any]] = {
+    STORED: {"wait_for": "stored"},
+    STAGED: {"wait_for": "staged"},
+    REPLICATED: {"wait_for": "replicated", "fast_path": tune_sync.FastPath()},
+    PERIODIC: {"wait_for": "staged", "sync_on_checkpoint": False, "sync_period": PERIOD_S},
+}
 
 
 def run_config(spec: dict[str, Any]) -> tune.RunConfig:
@@ -28,9 +37,9 @@ def run_config(spec: dict[str, Any]) -> tune.RunConfig:
         "checkpoint_config": tune.CheckpointConfig(num_to_keep=spec["num_to_keep"]),
         "failure_config": tune.FailureConfig(max_failures=spec["max_failures"]),
     }
-    if not spec["wait_for"]:
+    if not spec["mode"]:
         return tune.RunConfig(storage_path=spec["url"], **fields)
-    sync = tune_sync.SyncConfig(upload_dir=spec["url"], wait_for=spec["wait_for"])
+    sync = tune_sync.SyncConfig(upload_dir=spec["url"], **MODES[spec["mode"]])
     return tune_sync.RunConfig(sync_config=sync, **fields)
 
 

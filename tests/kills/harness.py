@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +26,17 @@ from tests.kills.notes import (
     setbacks,
     starts,
 )
-from tests.kills.plan import AGENT, ALL, HOST, TRIALS_COUNT, Experiment, Kill
+from tests.kills.plan import (
+    AGENT,
+    ALL,
+    HOST,
+    PERIODIC,
+    REPLICATED,
+    STAGED,
+    TRIALS_COUNT,
+    Experiment,
+    Kill,
+)
 from tests.kills.training import LIFE, STOP, notes_file
 
 START_TIMEOUT_S = 90.0
@@ -118,7 +128,7 @@ class Trying:
         try:
             with _timed(outcome, "all"):
                 self._one(kill, outcome)
-            if kill is self._experiment.kills[-1] and self._experiment.wait_for:
+            if kill is self._experiment.kills[-1] and self._experiment.mode:
                 with _timed(outcome, "its end"):
                     self._end(outcome)
         except TroubleError as error:
@@ -132,7 +142,7 @@ class Trying:
         time.sleep(kill.pause_s)
         self._check_lives()
         if kill.what == AGENT:
-            self._arena.kill_agent(self._chance)
+            self._kill_agent(outcome)
             return
         if kill.what == HOST:
             self._kill_host()
@@ -162,12 +172,25 @@ class Trying:
                 started.result()
         self._start(restore=True)
 
+    def _kill_agent(self, outcome: Outcome) -> None:
+        """A node's; its trials go on, and what it had staged arrives all the same."""
+        acked = [newest_durable(self._notes(index)) for index in range(TRIALS_COUNT)]
+        with _timed(outcome, "agent"):
+            self._wait_for("an agent", lambda: self._arena.kill_agent(self._chance))
+            self._wait_for(f"steps {acked} in the bucket", lambda: self._has_published(acked))
+        outcome.bad += self._restarted()
+
+    def _has_published(self, steps: Sequence[int]) -> bool:
+        published = self._arena.published(self._name)
+        return all(published.get(index, -1) >= step for index, step in enumerate(steps))
+
     def _kill_host(self) -> None:
         """The worker's; wait until its trials have begun elsewhere."""
         published = self._arena.published(self._name)
         self._arena.kill_worker()
         there = [i for i in range(TRIALS_COUNT) if self._starts(i)[-1]["host"] == WORKER]
-        self._note_lost(published, there)
+        if self._experiment.mode != REPLICATED:  # else the driver's host has all of it
+            self._note_lost(published, there)
         for index in there:
             self._expected[index] += 1
         self._arena.renew_worker()
@@ -198,7 +221,7 @@ class Trying:
         self._life = self._arena.start(
             {
                 "name": self._name, "notes": f"{NOTES}/{self._name}", "restore": restore,
-                "wait_for": self._experiment.wait_for, "trials_count": TRIALS_COUNT,
+                "mode": self._experiment.mode, "trials_count": TRIALS_COUNT,
                 "num_to_keep": self._experiment.num_to_keep, "max_failures": self._max_failures,
                 "state_every_s": self._experiment.state_every_s,
             }
@@ -216,6 +239,14 @@ class Trying:
                 raise TroubleError(f"trials {late} do not start: {self._life.output()}")
             time.sleep(LOOK_S)
 
+    def _wait_for(self, what: str, holds: Callable[[], bool]) -> None:
+        end_s = time.monotonic() + END_TIMEOUT_S
+        while not holds():
+            self._check_lives()
+            if time.monotonic() > end_s:
+                raise TroubleError(f"no {what} within {END_TIMEOUT_S} s: {self._life.output()}")
+            time.sleep(LOOK_S)
+
     def _restarted(self) -> list[str]:
         """Trials that were started more often than they were killed in this driver's life."""
         return [
@@ -229,8 +260,8 @@ class Trying:
             raise TroubleError(f"the driver has ended by itself: {self._life.output()}")
 
     def _note_lost(self, published: Mapping[int, int], indexes: Iterable[int]) -> None:
-        """What was only staged is gone with these trials' host."""
-        if self._experiment.wait_for == "staged":
+        """What was not in the bucket yet is gone with these trials' hosts."""
+        if self._experiment.mode in (STAGED, REPLICATED, PERIODIC):
             for index in indexes:
                 add(self._file(index), event="lost", stored=published.get(index, -1))
 

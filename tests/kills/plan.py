@@ -9,6 +9,8 @@ from dataclasses import dataclass
 # The driver alone; driver and cluster at once; the agent of one node; a worker's host.
 DRIVER, ALL, AGENT, HOST = "driver", "all", "agent", "host"
 ENDS_DRIVER = (DRIVER, ALL)
+# How checkpoints travel: as `wait_for` says; or "staged", and each trial's newest once a period.
+STORED, STAGED, REPLICATED, PERIODIC = "stored", "staged", "replicated", "periodic"
 TRIALS_COUNT = 3
 LONGEST_PAUSE_S = 5.0
 AGAIN_SHARE = 0.25
@@ -41,14 +43,14 @@ class Experiment:
 
     Attributes:
         seed: What everything random comes from.
-        wait_for: As in `SyncConfig`; "" for plain Ray.
+        mode: `STORED`, `STAGED`, `REPLICATED` or `PERIODIC`; "" for plain Ray.
         num_to_keep: As in `CheckpointConfig`.
         kills: The last one ends the driver.
         state_every_s: Seconds between two versions of the state; None: as Ray likes.
     """
 
     seed: int
-    wait_for: str
+    mode: str
     num_to_keep: int | None
     kills: tuple[Kill, ...]
     state_every_s: int | None = None
@@ -57,26 +59,24 @@ class Experiment:
     def title(self) -> str:
         """For messages."""
         often = "" if self.state_every_s is None else f", state every {self.state_every_s} s"
-        what = self.wait_for or "plain Ray"
+        what = self.mode or "plain Ray"
         return f"seed {self.seed}, {what}, num_to_keep={self.num_to_keep}{often}"
 
 
-def experiment(
-    seed: int, wait_for: str, num_to_keep: int | None, kinds: Sequence[str]
-) -> Experiment:
+def experiment(seed: int, mode: str, num_to_keep: int | None, kinds: Sequence[str]) -> Experiment:
     """An experiment with these kills, at moments that the seed says."""
     chance = random.Random(seed)
     kills = tuple(_kill(chance, what) for what in kinds)
     # With `num_to_keep` Ray writes state all the time; without it, too seldom to be hit.
-    often = wait_for and num_to_keep is None and chance.random() < OFTEN_SHARE
-    return Experiment(seed, wait_for, num_to_keep, kills, 1 if often else None)
+    often = mode and num_to_keep is None and chance.random() < OFTEN_SHARE
+    return Experiment(seed, mode, num_to_keep, kills, 1 if often else None)
 
 
-def kinds_of(seed: int, wait_for: str, count: int) -> list[str]:
+def kinds_of(seed: int, mode: str, count: int) -> list[str]:
     """Kinds of kills, as the seed says; the last one ends the driver."""
     chance = random.Random(-seed - 1)
     some = [DRIVER, DRIVER, ALL, ALL, HOST]
-    more = [AGENT, AGENT] if wait_for == "staged" else []
+    more = [AGENT, AGENT] if mode != STORED else []
     return [*chance.choices(some + more, k=count - 1), chance.choice(ENDS_DRIVER)]
 
 

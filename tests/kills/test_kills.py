@@ -13,7 +13,18 @@ import pytest
 
 from tests.kills.arena import Arena
 from tests.kills.harness import Trying
-from tests.kills.plan import AGENT, ALL, DRIVER, HOST, experiment, kinds_of
+from tests.kills.plan import (
+    AGENT,
+    ALL,
+    DRIVER,
+    HOST,
+    PERIODIC,
+    REPLICATED,
+    STAGED,
+    STORED,
+    experiment,
+    kinds_of,
+)
 
 pytestmark = [pytest.mark.hosts]
 
@@ -23,7 +34,7 @@ KILLS_COUNT = 4  # of one experiment in the slow tests
 # Slower than the trials write: something is always under way, and much of it with "staged".
 RATE_MBIT = 100
 KEPT = (1, 2, None)
-WAITED_FOR = ("stored", "staged")
+MODES = (STORED, STAGED, REPLICATED, PERIODIC)
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +43,8 @@ def arena() -> Iterator[Arena]:
         yield running
 
 
-def run(arena: Arena, seed: int, wait_for: str, keep: int | None, kinds: Sequence[str]) -> None:
-    found = [*Trying(arena, experiment(seed, wait_for, keep, kinds)).run()]
+def run(arena: Arena, seed: int, mode: str, keep: int | None, kinds: Sequence[str]) -> None:
+    found = [*Trying(arena, experiment(seed, mode, keep, kinds)).run()]
     problems = [str(outcome) for outcome in found if outcome.problems]
     if problems:
         arena.cluster.keep_logs()
@@ -42,22 +53,22 @@ def run(arena: Arena, seed: int, wait_for: str, keep: int | None, kinds: Sequenc
 
 
 @pytest.mark.parametrize(
-    ("wait_for", "keep", "kinds"),
+    ("mode", "keep", "kinds"),
     [
-        ("stored", 1, [DRIVER, ALL, DRIVER]),
-        ("stored", 2, [ALL, DRIVER]),
-        ("stored", None, [DRIVER, HOST, DRIVER]),
-        ("staged", 1, [AGENT, DRIVER, AGENT, ALL]),
-        ("staged", 2, [AGENT, HOST, ALL, DRIVER]),
-        ("staged", None, [AGENT, DRIVER, ALL, DRIVER]),
+        (STORED, 1, [DRIVER, ALL, DRIVER]),
+        (STORED, 2, [ALL, DRIVER]),
+        (STORED, None, [DRIVER, HOST, DRIVER]),
+        (STAGED, None, [AGENT, DRIVER, ALL, DRIVER]),
+        (REPLICATED, 2, [AGENT, HOST, ALL, DRIVER]),
+        (PERIODIC, 1, [AGENT, DRIVER, AGENT, ALL]),
     ],
 )
-def test_some_kills(arena: Arena, wait_for: str, keep: int | None, kinds: Sequence[str]) -> None:
-    run(arena, SEED, wait_for, keep, kinds)
+def test_some_kills(arena: Arena, mode: str, keep: int | None, kinds: Sequence[str]) -> None:
+    run(arena, SEED, mode, keep, kinds)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEED, SEED + -(-SLOW_COUNT // KILLS_COUNT)))
 def test_many_kills(arena: Arena, seed: int) -> None:
-    wait_for, keep = WAITED_FOR[seed % 2], KEPT[seed // 2 % 3]
-    run(arena, seed, wait_for, keep, kinds_of(seed, wait_for, KILLS_COUNT))
+    mode, keep = MODES[seed % len(MODES)], KEPT[seed // len(MODES) % len(KEPT)]
+    run(arena, seed, mode, keep, kinds_of(seed, mode, KILLS_COUNT))

@@ -49,6 +49,7 @@ from tune_sync.behind.state_copy import StateCopy
 from tune_sync.buckets.environment import environment_options
 from tune_sync.errors import HomeLostError, StoreDeniedError
 from tune_sync.fastpath.folder import remove_empty
+from tune_sync.fastpath.slots import sweep
 from tune_sync.homes.home import Home
 from tune_sync.homes.store import free_bytes
 from tune_sync.sending.orders import News, Orders
@@ -204,9 +205,12 @@ class NodeAgent(ReplicaService, ReadService):
         self._sender.end(leave=step is Step.LEAVE or may_be_needed)
         roots = [self._root, *([self._memory.root] if self._memory is not None else [])]
         is_left = step is Step.LEAVE or (may_be_needed and not remove_sent(roots))
+        self._close_replica_door()
         if self._memory is not None:
             if is_left and self._memory.root.exists():
                 move_to_disk(self._memory.root, self._root)
+            with suppress(OSError):
+                sweep(self._memory.budget.folder)  # of this agent, where it was killed before
             remove_empty(self._memory.budget.folder)
         with suppress(ValueError, RayError):
             ray.kill(ray.get_actor(self._name, namespace=NAMESPACE), no_restart=True)

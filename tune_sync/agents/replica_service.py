@@ -54,6 +54,12 @@ class ReplicaService:
                 _say_lacks(self._door.entrance.lacks)
         return self._door.entrance
 
+    def _close_replica_door(self) -> None:
+        """Let nobody in any more, and give the memory for messages back."""
+        with self._door_lock:
+            if self._door is not None:
+                self._door.close()
+
     @ray.method(concurrency_group="replica_flushes")  # type: ignore[untyped-decorator]
     def flush_replica(self, attempt: str, transport: str) -> None:
         """Return once all that came by a transport is in its place. Raises what went wrong."""

@@ -58,12 +58,14 @@ class Door:
                 "; ".join(f"{name}: {lacking}" for name, lacking in lacks.items())
                 or "no transport but the object store is wanted"
             )
-        self.intake = Intake(EqualSlots(Path(memory_dir)), replicas)
+        self._slots = EqualSlots(Path(memory_dir))
+        self.intake = Intake(self._slots, replicas)
         # The best one lets in who comes by the others, too: all begin with TCP.
         self._server = usable[0].serve(self.intake, host)
         self.entrance = Entrance(self._server.address, token, lacks)
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Let nobody in any more, and give the memory for messages back."""
         self._server.close()
         self.intake.close()
+        self._slots.close()
