@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ from tune_sync.buckets.url import parse_bucket_url
 from tune_sync.filters import matches
 from tune_sync.syncers.base import SYNC_PERIOD_S, SYNC_TIMEOUT_S, BackgroundSyncer
 from tune_sync.transfer.tree import scan
+
+# So many between two looks whether the delete is still wanted: few where each is a request.
+DELETES_COUNT = 100
 
 
 class CloudSyncer(BackgroundSyncer):
@@ -51,23 +56,35 @@ class CloudSyncer(BackgroundSyncer):
         tree, patterns = scan(Path(local_dir)), tuple(exclude or ())
         bucket = self._bucket(remote_dir)
         sources = {f.path: Path(f.source) for f in tree.files if not matches(f.path, patterns)}
-        return self._start(lambda: put_files(bucket, sources, self.check))
+        return self._start(lambda: put_files(bucket, sources, self._checker()))
 
     def sync_down(self, remote_dir: str, local_dir: str, exclude: list[str] | None = None) -> bool:
         """Fetch a directory into `local_dir`, which is made if needed."""
         bucket, patterns = self._bucket(remote_dir), tuple(exclude or ())
 
         def fetch() -> None:
-            Path(local_dir).mkdir(parents=True, exist_ok=True)
             found = [o for o in bucket.list("") if not matches(o.key, patterns)]
-            get_files(bucket, found, Path(local_dir))
+            self.check()
+            Path(local_dir).mkdir(parents=True, exist_ok=True)
+            get_files(bucket, found, Path(local_dir), self._checker())
 
         return self._start(fetch)
 
     def delete(self, remote_dir: str) -> bool:
         """Delete all objects below a URL."""
         bucket = self._bucket(remote_dir)
-        return self._start(lambda: bucket.delete([found.key for found in bucket.list("")]))
+
+        def delete() -> None:
+            keys = [found.key for found in bucket.list("")]
+            for start in range(0, len(keys), DELETES_COUNT):
+                self.check()
+                bucket.delete(keys[start : start + DELETES_COUNT])
+
+        return self._start(delete)
+
+    def _checker(self) -> Callable[[], None]:
+        """`check` of the command that runs, for the threads that work for it."""
+        return partial(self.check, threading.current_thread())
 
     def _bucket(self, remote_dir: str) -> Bucket:
         return open_bucket(parse_bucket_url(remote_dir), self._options)
