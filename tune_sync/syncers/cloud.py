@@ -24,7 +24,8 @@ class CloudSyncer(BackgroundSyncer):
     """What `SyncConfig(upload_dir="s3://…")` uses. Remote directories are URLs.
 
     In a `SyncConfig` it says that every worker writes to the bucket itself. Its methods move plain
-    directories: they publish nothing, and delete at once.
+    directories: they publish nothing, and delete at once. Empty directories are not kept: a bucket
+    has none, and not every library can put the empty objects that some tools have in their place.
 
     Args:
         storage_options: See `SyncConfig`, which has precedence if it has some too.
@@ -48,7 +49,7 @@ class CloudSyncer(BackgroundSyncer):
         return {**super().__getstate__(), "_options": {}}  # secrets are never pickled
 
     def sync_up(self, local_dir: str, remote_dir: str, exclude: list[str] | None = None) -> bool:
-        """Send a directory. Empty directories are left out: a bucket has none.
+        """Send a directory. Empty directories are left out.
 
         Raises:
             PathRefusedError: A link in it that cannot be sent; see `tune_sync.transfer.tree`.
@@ -59,14 +60,22 @@ class CloudSyncer(BackgroundSyncer):
         return self._start(lambda: put_files(bucket, sources, self._checker()))
 
     def sync_down(self, remote_dir: str, local_dir: str, exclude: list[str] | None = None) -> bool:
-        """Fetch a directory into `local_dir`, which is made if needed."""
+        """Fetch a directory into `local_dir`, which is made if needed. `wait` raises.
+
+        Raises:
+            FileNotFoundError: No object is below that URL.
+            PathRefusedError: The name of one is none of a file. Nothing is written then.
+        """
         bucket, patterns = self._bucket(remote_dir), tuple(exclude or ())
 
         def fetch() -> None:
-            found = [o for o in bucket.list("") if not matches(o.key, patterns)]
+            found = bucket.list("")
+            if not found:
+                raise FileNotFoundError(f"{remote_dir}: nothing is there; correct the URL")
+            wanted = [o for o in found if not matches(o.key, patterns)]
             self.check()
             Path(local_dir).mkdir(parents=True, exist_ok=True)
-            get_files(bucket, found, Path(local_dir), self._checker())
+            get_files(bucket, wanted, Path(local_dir), self._checker())
 
         return self._start(fetch)
 

@@ -13,7 +13,7 @@ from tune_sync.errors import PathRefusedError
 from tune_sync.filters import matches
 from tune_sync.same import is_below, is_same_directory
 from tune_sync.syncers.base import BackgroundSyncer
-from tune_sync.transfer.tree import scan
+from tune_sync.transfer.tree import Tree, scan
 
 
 class SharedDirectorySyncer(BackgroundSyncer):
@@ -32,18 +32,25 @@ class SharedDirectorySyncer(BackgroundSyncer):
             PathRefusedError: A link in it that cannot be copied; see `tune_sync.transfer.tree`.
                 Or the target is inside of it.
         """
-        return self._copy(Path(local_dir), Path(remote_dir), tuple(exclude or ()))
+        tree = scan(Path(local_dir))
+        return self._copy(Path(local_dir), Path(remote_dir), tuple(exclude or ()), lambda: tree)
 
     def sync_down(self, remote_dir: str, local_dir: str, exclude: list[str] | None = None) -> bool:
-        """Copy a directory from the shared one."""
-        return self._copy(Path(remote_dir), Path(local_dir), tuple(exclude or ()))
+        """Copy a directory from the shared one.
+
+        Raises:
+            PathRefusedError: As for `sync_up`, but for a link: that is raised by `wait`.
+        """
+        source = Path(remote_dir)
+        return self._copy(source, Path(local_dir), tuple(exclude or ()), lambda: scan(source))
 
     def delete(self, remote_dir: str) -> bool:
         """Delete a directory; fine if it is not there."""
         return self._start(lambda: _remove(Path(remote_dir), self.check))
 
-    def _copy(self, source: Path, target: Path, patterns: tuple[str, ...]) -> bool:
-        tree = scan(source)
+    def _copy(
+        self, source: Path, target: Path, patterns: tuple[str, ...], look: Callable[[], Tree]
+    ) -> bool:
         if is_below(target, source):
             raise PathRefusedError(
                 f"{target} is inside of {source}: every copy would hold the ones before; choose a "
@@ -53,6 +60,7 @@ class SharedDirectorySyncer(BackgroundSyncer):
             return self._start(lambda: None)
 
         def copy() -> None:
+            tree = look()
             self.check()
             target.mkdir(parents=True, exist_ok=True)
             for directory in tree.directories:
