@@ -80,8 +80,9 @@ def restore_kwargs(
     """Keyword arguments for `tune.Tuner.restore` of an experiment in a bucket.
 
     For credentials and endpoints that the environment does not have; the restored run gives them to
-    its workers. Ray then reads the results through tune_sync too: what is read is checked, and
-    empty directories are there.
+    its workers. Ray then reads the results through tune_sync too: what is read is checked, empty
+    directories are there, and `Tuner.restore` raises `StoreDeniedError` or `StoreUnreachableError`
+    where it cannot look. With a plain `fsspec+…://` URL that is a `FileNotFoundError`.
 
     Args:
         url: The experiment's, as for `tune.Tuner.restore`.

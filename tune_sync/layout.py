@@ -149,13 +149,21 @@ def classify(key: str, *, checkpoint_depth: int = 1) -> Place:
         end = checkpoint_depth + 1
         if INTERNAL_DIR in parts[end:]:
             raise PathRefusedError(
-                f"{'/'.join(parts[:end])}: the reported directory holds the results of this run: "
-                "it would be stored in itself; report a directory outside of the storage path"
+                f"{'/'.join(parts[:end])}: the reported directory {_overlap(parts[end:])} of this "
+                "run: it would be stored in itself; report a directory that holds no results"
             )
         return Place(Kind.CHECKPOINT, trial, "/".join(parts[:end]), "/".join(parts[end:]))
     if len(parts) == 1:
         return Place(Kind.STATE)
     return Place(Kind.TRIAL_FILE, trial)
+
+
+def _overlap(inner: list[str]) -> str:
+    """What a directory is where `INTERNAL_DIR` of an experiment has such a path in it."""
+    depth = inner.index(INTERNAL_DIR)
+    if depth == 0:
+        return "is the experiment directory"
+    return "is the storage path" if depth == 1 else "holds the storage path"
 
 
 def below(root: str, path: str) -> str | None:

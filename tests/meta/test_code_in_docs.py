@@ -102,12 +102,13 @@ def test_every_example_is_listed() -> None:
     assert [name for name in names if f"| `{name}" not in listed] == []
 
 
-def test_the_example_of_a_bucket_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_a_bucket_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with seaweed(tmp_path / "weed") as server:
         for name, value in server.env.items():
             monkeypatch.setenv(name, value)
         s3(server).create_bucket(Bucket="bucket")
         run(["-m", "examples.bucket", "s3://bucket/results"], tmp_path, "local")
+        run(["-m", "examples.plain_directories", "s3://bucket/own"], tmp_path)
 
 
 def test_a_block_is_exempt_only_with_a_reason(tmp_path: Path) -> None:

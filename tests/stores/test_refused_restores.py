@@ -94,7 +94,8 @@ def test_no_such_host(unchanged: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_library_that_is_broken_starts_nothing(unchanged: None, tmp_path: Any) -> None:
     fsspec.register_implementation("shaky", ShakyFileSystem, clobber=True)
-    # pyarrow, by which Ray reads, asks fsspec's `isfile`, which says no to any error.
+    # pyarrow, by which Ray reads, asks fsspec's `isfile`, which says no to any error. The way out
+    # is `restore_kwargs`: see test_refused_urls.
     refused(FileNotFoundError, "tuner.pkl", f"fsspec+shaky://{tmp_path}/exp")
     assert not list(tmp_path.iterdir())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -107,37 +107,86 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Back
         run.close()
 
 
-def test_what_was_given_up_stops_and_the_next_one_proceeds(
-    place: tuple[BackgroundSyncer, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    syncer, remote = place
-    check, given_up = syncer.check, threading.Event()
+@pytest.fixture
+def given_up(
+    place: tuple[BackgroundSyncer, str], monkeypatch: pytest.MonkeyPatch
+) -> threading.Event:
+    """A command goes on from where it first asks once this is set, or it might be over before."""
+    check, event = place[0].check, threading.Event()
 
-    def check_late() -> None:
-        given_up.wait(WITHIN_S)  # or all might be there before
-        check()
+    def check_late(*of: threading.Thread) -> None:
+        event.wait(WITHIN_S)
+        check(*of)
 
-    monkeypatch.setattr(syncer, "check", check_late)
-    local = tmp_path / "local"
-    local.mkdir()
+    monkeypatch.setattr(place[0], "check", check_late)
+    return event
+
+
+def many(top: Path) -> str:
+    top.mkdir()
     for number in range(MANY_COUNT):
-        (local / f"{number:04d}").touch()
+        (top / f"{number:04d}").touch()
+    return str(top)
+
+
+def give_up(syncer: BackgroundSyncer, given_up: threading.Event, start: Callable[[], bool]) -> None:
+    given_up.clear()
     syncer.sync_timeout = 0.0
-    syncer.sync_up(str(local), remote)
+    start()
     with pytest.raises(SyncTimeoutError):
         syncer.wait()
     given_up.set()
     syncer.sync_timeout = WITHIN_S
+
+
+def names_at(syncer: BackgroundSyncer, remote: str, back: Path) -> list[str]:
+    """What is there, once the command before has ended."""
+    syncer.sync_down(remote, str(back))
+    syncer.wait()
+    return os.listdir(back)
+
+
+def test_what_was_given_up_stops_and_the_next_one_proceeds(
+    place: tuple[BackgroundSyncer, str], given_up: threading.Event, tmp_path: Path
+) -> None:
+    syncer, remote = place
+    local = many(tmp_path / "local")
+    give_up(syncer, given_up, lambda: syncer.sync_up(local, remote))
     few = tmp_path / "few"
     few.mkdir()
     (few / "new").touch()
     syncer.sync_up(str(few), remote)  # once what was given up has ended
     syncer.wait()
-    syncer.sync_down(remote, str(tmp_path / "back"))
-    syncer.wait()
-    back = os.listdir(tmp_path / "back")
+    back = names_at(syncer, remote, tmp_path / "back")
     assert "new" in back
     assert len(back) < MANY_COUNT
+
+
+def test_a_fetch_that_was_given_up_writes_no_more(
+    place: tuple[BackgroundSyncer, str], given_up: threading.Event, tmp_path: Path
+) -> None:
+    syncer, remote = place
+    given_up.set()
+    syncer.sync_up(many(tmp_path / "local"), remote)
+    syncer.wait()
+    give_up(syncer, given_up, lambda: syncer.sync_down(remote, str(tmp_path / "down")))
+    syncer.close()
+    assert not [path for path in (tmp_path / "down").rglob("*") if path.is_file()]
+    assert len(names_at(syncer, remote, tmp_path / "down")) == MANY_COUNT
+
+
+def test_a_delete_that_was_given_up_removes_no_more(
+    place: tuple[BackgroundSyncer, str], given_up: threading.Event, tmp_path: Path
+) -> None:
+    syncer, remote = place
+    given_up.set()
+    syncer.sync_up(many(tmp_path / "local"), remote)
+    syncer.wait()
+    give_up(syncer, given_up, lambda: syncer.delete(remote))
+    assert len(names_at(syncer, remote, tmp_path / "back")) == MANY_COUNT
+    syncer.delete(remote)
+    syncer.delete(remote)  # of what is not there
+    syncer.wait()
 
 
 def test_a_function_of_a_users_own_may_ask_whether_it_was_given_up(tmp_path: Path) -> None:

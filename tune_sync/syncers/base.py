@@ -141,9 +141,13 @@ class BackgroundSyncer(Syncer):
         self._error: Exception | None = None
         self._revoked: threading.Thread | None = None
 
-    def check(self) -> None:
-        """For a command, before each step: raise SyncTimeoutError if it is not wanted any more."""
-        if threading.current_thread() is self._revoked:
+    def check(self, command: threading.Thread | None = None) -> None:
+        """For a command, before each step: raise SyncTimeoutError if it is not wanted any more.
+
+        Args:
+            command: The thread of the command, where another one asks that works for it.
+        """
+        if (command or threading.current_thread()) is self._revoked:
             raise SyncTimeoutError(f"the sync was given up after {self.sync_timeout:.0f} s")
 
     def retry(self) -> None:

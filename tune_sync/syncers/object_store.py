@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +71,26 @@ class ObjectStoreSyncer(BackgroundSyncer):
                 if info.type == pafs.FileType.Directory:
                     target.mkdir(parents=True, exist_ok=True)
                 else:
-                    pafs.copy_files(info.path, str(target), source_filesystem=filesystem)
+                    self.check()
+                    fresh = target.with_name(f".{uuid.uuid4().hex}")  # or it might be cut short
+                    try:
+                        pafs.copy_files(info.path, str(fresh), source_filesystem=filesystem)
+                        self.check()
+                        fresh.replace(target)
+                    finally:
+                        fresh.unlink(missing_ok=True)
 
         return self._start(fetch)
 
     def delete(self, remote_dir: str) -> bool:
         """Delete a directory of the run."""
         handler = self._handler()
-        return self._start(lambda: handler.delete_dir(remote_dir))
+
+        def delete() -> None:
+            self.check()
+            handler.delete_dir(remote_dir)
+
+        return self._start(delete)
 
     def _handler(self) -> SyncHandler:
         handler: Any = getattr(self._filesystem, "handler", None)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from tune_sync.errors import PathRefusedError
 from tune_sync.filters import matches
 from tune_sync.same import is_below, is_same_directory
 from tune_sync.syncers.base import BackgroundSyncer
-from tune_sync.transfer.tree import scan
+from tune_sync.transfer.tree import Tree, scan
 
 
 class SharedDirectorySyncer(BackgroundSyncer):
@@ -30,18 +32,25 @@ class SharedDirectorySyncer(BackgroundSyncer):
             PathRefusedError: A link in it that cannot be copied; see `tune_sync.transfer.tree`.
                 Or the target is inside of it.
         """
-        return self._copy(Path(local_dir), Path(remote_dir), tuple(exclude or ()))
+        tree = scan(Path(local_dir))
+        return self._copy(Path(local_dir), Path(remote_dir), tuple(exclude or ()), lambda: tree)
 
     def sync_down(self, remote_dir: str, local_dir: str, exclude: list[str] | None = None) -> bool:
-        """Copy a directory from the shared one."""
-        return self._copy(Path(remote_dir), Path(local_dir), tuple(exclude or ()))
+        """Copy a directory from the shared one.
+
+        Raises:
+            PathRefusedError: As for `sync_up`, but for a link: that is raised by `wait`.
+        """
+        source = Path(remote_dir)
+        return self._copy(source, Path(local_dir), tuple(exclude or ()), lambda: scan(source))
 
     def delete(self, remote_dir: str) -> bool:
         """Delete a directory; fine if it is not there."""
-        return self._start(lambda: shutil.rmtree(remote_dir, ignore_errors=False, onerror=_absent))
+        return self._start(lambda: _remove(Path(remote_dir), self.check))
 
-    def _copy(self, source: Path, target: Path, patterns: tuple[str, ...]) -> bool:
-        tree = scan(source)
+    def _copy(
+        self, source: Path, target: Path, patterns: tuple[str, ...], look: Callable[[], Tree]
+    ) -> bool:
         if is_below(target, source):
             raise PathRefusedError(
                 f"{target} is inside of {source}: every copy would hold the ones before; choose a "
@@ -51,9 +60,12 @@ class SharedDirectorySyncer(BackgroundSyncer):
             return self._start(lambda: None)
 
         def copy() -> None:
+            tree = look()
+            self.check()
             target.mkdir(parents=True, exist_ok=True)
             for directory in tree.directories:
                 if not matches(directory, patterns):
+                    self.check()
                     (target / directory).mkdir(parents=True, exist_ok=True)
             for file in tree.files:
                 if not matches(file.path, patterns):
@@ -74,6 +86,18 @@ def _copy_whole(source: Path, target: Path, check: Callable[[], None]) -> None:
         fresh.unlink(missing_ok=True)
 
 
-def _absent(function: object, path: str, info: tuple[object, BaseException, object]) -> None:
-    if not isinstance(info[1], FileNotFoundError):
-        raise info[1]
+def _remove(directory: Path, check: Callable[[], None]) -> None:
+    """As `shutil.rmtree`, which asks nobody on its way. Fine if another one removes it, too."""
+    if directory.is_symlink():
+        raise PathRefusedError(f"{directory} is a link; remove what it points to, or the link")
+    with suppress(FileNotFoundError):
+        with os.scandir(directory) as entries:
+            found = list(entries)
+        for entry in found:
+            check()
+            if entry.is_dir(follow_symlinks=False):
+                _remove(Path(entry.path), check)
+            else:
+                Path(entry.path).unlink(missing_ok=True)
+        check()
+        directory.rmdir()

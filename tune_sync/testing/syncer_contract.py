@@ -45,7 +45,7 @@ class SyncerContract:
         syncer.sync_down(remote_dir, str(copy))
         syncer.wait()
         syncer.close()
-        return _tree(copy)
+        return tree_of(copy)
 
     def local_dir(self, tmp_path: Path) -> Path:
         """A directory with all that a directory may hold."""
@@ -65,10 +65,10 @@ class SyncerContract:
         syncer, local, remote = self._parts(tmp_path)
         assert syncer.sync_up(str(local), remote)
         syncer.wait()
-        assert self.look(tmp_path, remote) == _tree(local)
+        assert self.look(tmp_path, remote) == tree_of(local)
         assert syncer.sync_down(remote, str(tmp_path / "down"))
         syncer.wait()
-        assert _tree(tmp_path / "down") == _tree(local)
+        assert tree_of(tmp_path / "down") == tree_of(local)
         syncer.close()
 
     def test_a_second_sync_sends_what_changed(self, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ class SyncerContract:
             (local / f"new {len(data)}").write_bytes(data)
             syncer.sync_up(str(local), remote)
             syncer.wait()
-            assert self.look(tmp_path, remote) == _tree(local)
+            assert self.look(tmp_path, remote) == tree_of(local)
         syncer.close()
 
     def test_what_is_excluded_stays(self, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ class SyncerContract:
             assert syncer.sync_up(str(local), f"{remote}/{number}")
         syncer.wait()
         for number in range(3):
-            assert self.look(tmp_path, f"{remote}/{number}") == _tree(local)
+            assert self.look(tmp_path, f"{remote}/{number}") == tree_of(local)
         syncer.close()
 
     def test_delete_removes_all_and_only_that(self, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ class SyncerContract:
         assert {name.split("/")[0] for name in found} == {"kept", "gone too"}
         syncer.sync_up(str(local), f"{remote}/gone")
         syncer.wait()
-        assert self.look(tmp_path, f"{remote}/gone") == _tree(local)
+        assert self.look(tmp_path, f"{remote}/gone") == tree_of(local)
         syncer.close()
 
     def test_a_failure_is_raised_and_the_next_command_works(self, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ class SyncerContract:
         syncer.wait()
         assert syncer.sync_up(str(local), remote)
         syncer.wait()
-        assert self.look(tmp_path, remote) == _tree(local)
+        assert self.look(tmp_path, remote) == tree_of(local)
         syncer.close()
 
     def test_a_missing_local_directory_is_a_failure(self, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ class SyncerContract:
         syncer.reset()
         assert syncer.sync_up_if_needed(str(local), remote)
         syncer.wait()
-        assert self.look(tmp_path, remote) == _tree(local)
+        assert self.look(tmp_path, remote) == tree_of(local)
         syncer.close()
 
     def test_what_took_too_long_writes_nothing_over_what_came_later(self, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ class SyncerContract:
                     raise
         for pause_s in (0.0, LATE_S):
             time.sleep(pause_s)
-            assert self.look(tmp_path, remote) == _tree(local)
+            assert self.look(tmp_path, remote) == tree_of(local)
         syncer.close()
 
     def test_wait_and_close_may_be_called_at_any_time(self, tmp_path: Path) -> None:
@@ -189,7 +189,8 @@ class SyncerContract:
         return self.make_syncer(tmp_path), self.local_dir(tmp_path), self.remote_dir(tmp_path)
 
 
-def _tree(top: Path) -> Tree:
+def tree_of(top: Path) -> Tree:
+    """What is in a directory of this machine."""
     return {
         path.relative_to(top).as_posix(): None if path.is_dir() else path.read_bytes()
         for path in top.rglob("*")
