@@ -97,6 +97,22 @@ def test_another_host_restores_and_goes_on(cluster: Cluster) -> None:
         assert stored_digests(trial) == reported_digests(trial)
 
 
+def test_without_a_syncer_the_storage_path_is_shared_and_another_host_restores(
+    cluster: Cluster,
+) -> None:
+    trials = [{"steps": 4, "fail_at": 2, "host": host} for host in ("w1", "w2")]
+    asked = {"storage_path": SHARED, "sync": {"syncer": None}}
+    first = search(cluster, name="none", trials=trials, **asked)
+    assert len(first["errors"]) == 2
+    found = search(cluster, "w2", name="none", restore=f"{SHARED}/none", **asked)
+    assert (found["driver"], found["errors"]) == ("w2", [])
+    assert found["path"] == f"{SHARED}/none"
+    assert_sound(found)
+    for trial in found["trials"]:
+        assert trial["reported"][-1]["resumed_at"] == 2
+        assert stored_digests(trial) == reported_digests(trial)
+
+
 @pytest.fixture(scope="module")
 def badly_mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The head has the directory, w1 has none, w2 has another one there."""

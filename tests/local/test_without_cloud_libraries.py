@@ -1,4 +1,4 @@
-"""Default syncing needs no cloud library, in the driver or in a worker."""
+"""Without a bucket no cloud library is needed, in the driver or in a worker."""
 
 from __future__ import annotations
 
@@ -10,21 +10,28 @@ from pathlib import Path
 
 import pytest
 
-HIDDEN = ("pyarrow._s3fs", "pyarrow._gcsfs", "pyarrow._azurefs", "s3fs", "gcsfs", "adlfs", "boto3")
+HIDDEN = (
+    "pyarrow._s3fs", "pyarrow._gcsfs", "pyarrow._azurefs",
+    "obstore", "s3fs", "gcsfs", "adlfs", "boto3", "botocore",
+)  # fmt: skip
 
-# Read by every Python process of the cluster when it starts.
+# Read by every Python process of the cluster when it starts: as if these were not installed.
 SITECUSTOMIZE = f"""
 import sys
-from importlib.abc import MetaPathFinder
 
 HIDDEN = {HIDDEN!r}
 
-class Hide(MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name in HIDDEN:
-            raise ImportError(f"{{name}} is hidden")
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
 
-sys.meta_path.insert(0, Hide())
+    def find_spec(self, name, path=None, target=None):
+        return None if name in HIDDEN else self.finder.find_spec(name, path, target)
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+sys.meta_path[:] = map(Without, sys.meta_path)
 """
 
 DRIVER = """
@@ -42,7 +49,7 @@ def hidden():
         try:
             importlib.import_module(name)
         except ImportError as error:
-            found.append("is hidden" in str(error))
+            found.append(str(error))
     return found
 
 def trial(config):
@@ -56,20 +63,32 @@ config = RunConfig(name="x", storage_path=sys.argv[1], verbose=0,
 space = {"settings": {"steps": 2}}
 (result,) = tune.Tuner(trial, param_space=space, run_config=config).fit()
 (again,) = tune.Tuner.restore(sys.argv[1] + "/x", trial).get_results()
-try:
-    RunConfig(storage_path="s3://bucket/x")
-    refused = ""
-except Exception as error:
-    refused = f"{type(error).__name__}: {error}"
+
+seen = sys.argv[1] + "/seen by all"
+config = RunConfig(name="x", verbose=0, sync_config=SyncConfig(upload_dir=seen))
+(shared,) = tune.Tuner(trial, param_space=space, run_config=config).fit()
+(shared_again,) = tune.Tuner.restore(seen + "/x", trial).get_results()
+
+def refused(**settings):
+    try:
+        tune.Tuner(trial, run_config=RunConfig(name="x", **settings))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
 print("RESULT", json.dumps({
-    "error": str(result.error or ""), "hides": [*hidden(), *result.metrics["hides"]],
-    "checkpoints": len(again.best_checkpoints), "refused": refused,
+    "errors": [str(r.error or "") for r in (result, shared)],
+    "hides": [*hidden(), *result.metrics["hides"]],
+    "checkpoints": [len(r.best_checkpoints) for r in (again, shared_again)],
+    "refused_path": refused(storage_path="s3://bucket/x"),
+    "refused": refused(sync_config=SyncConfig(upload_dir="s3://bucket/x")),
+    "refused_engine": refused(sync_config=SyncConfig(
+        upload_dir="s3://bucket/x", storage_options={"engine": "fsspec"})),
 }))
 """
 
 
 @pytest.mark.lowest
-def test_default_syncing_works_where_no_cloud_library_can_be_imported(tmp_path: Path) -> None:
+def test_no_cloud_library_is_needed_but_for_a_bucket_which_names_it(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SITECUSTOMIZE)
     (tmp_path / "driver.py").write_text(DRIVER)
     repository = Path(__file__).parents[2]
@@ -86,7 +105,12 @@ def test_default_syncing_works_where_no_cloud_library_can_be_imported(tmp_path: 
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(lines[-1].removeprefix("RESULT"))
-    assert found["error"] == ""
-    assert found["hides"] == [True] * 2 * len(HIDDEN)
-    assert found["checkpoints"] == 2
-    assert found["refused"].startswith("ConfigError")
+    assert found["errors"] == ["", ""]
+    assert found["hides"] == [f"No module named {name!r}" for name in 2 * HIDDEN]
+    assert found["checkpoints"] == [2, 2]
+    assert found["refused_path"].startswith("ConfigError")
+    refused = found["refused"]
+    assert refused.startswith("ConfigError: s3://bucket/x") and "pip install obstore" in refused
+    assert "s3fs" in refused and '{"engine": "fsspec"}' in refused
+    engine = found["refused_engine"]
+    assert engine.startswith("ConfigError: s3://bucket/x") and "Install s3fs" in engine

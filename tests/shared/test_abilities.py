@@ -49,9 +49,12 @@ def test_the_rest_is_worked_around(mounted: Mount, fault: str) -> None:
     assert os.listdir(at) == []
 
 
-def test_a_full_disk_keeps_its_own_error(mounted: Mount) -> None:
-    with pytest.raises(StoreFullError, match="no space left"):
-        check_abilities(mounted(full=True))
+@pytest.mark.parametrize(
+    ("fault", "says"), [("full", "no space left"), ("over_quota", "quota used up")]
+)
+def test_a_full_disk_keeps_its_own_error(mounted: Mount, fault: str, says: str) -> None:
+    with pytest.raises(StoreFullError, match=says):
+        check_abilities(mounted(**{fault: True}))
 
 
 def experiment(at: Path) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.staged import CHECKPOINT, sealed
+from tune_sync.behind.file_calls import copy_file
 from tune_sync.errors import StoreFullError
 from tune_sync.homes import disk
 from tune_sync.homes.shared.home import SharedHome, SharedStore
@@ -100,6 +101,31 @@ def test_a_tree_that_cannot_be_removed_for_another_reason_is_an_error(tmp_path: 
         disk.remove_tree(tmp_path / "link")
 
 
-def test_a_full_disk_is_told_as_such(mounted: Mount) -> None:
-    with pytest.raises(StoreFullError, match="no space left"):
-        SharedStore(mounted(full=True)).write_at("a", 0, b"x")
+@pytest.mark.parametrize("kind", [LocalStore, SharedStore])
+@pytest.mark.parametrize(
+    ("fault", "code", "says"),
+    [("full", errno.ENOSPC, "no space left"), ("over_quota", errno.EDQUOT, "quota used up")],
+)
+def test_no_room_is_told_as_such_and_what_is_stored_stays(
+    mounted: Mount, kind: type[LocalStore], fault: str, code: int, says: str
+) -> None:
+    kind(mounted()).write_at("old", 0, b"stored")
+    store = kind(mounted(**{fault: True}))
+    with pytest.raises(StoreFullError) as refusal:
+        store.write_at("new", 0, b"x" * 1000)
+    text = str(refusal.value)
+    assert refusal.value.errno == code
+    assert f"{store.root}/new: {says} (need 1000 bytes, free " in text and "make room" in text
+    assert store.read("old") == b"stored"
+
+
+@pytest.mark.parametrize(("fault", "code"), [("full", errno.ENOSPC), ("over_quota", errno.EDQUOT)])
+def test_a_copy_into_a_place_without_room_says_so_and_leaves_nothing(
+    mounted: Mount, tmp_path: Path, fault: str, code: int
+) -> None:
+    (tmp_path / "source").write_bytes(b"x")
+    at = mounted(**{fault: True})
+    with pytest.raises(StoreFullError, match="target") as refusal:
+        copy_file(tmp_path / "source", at / "target")
+    assert refusal.value.errno == code
+    assert os.listdir(at) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import threading
 import time
@@ -49,7 +50,7 @@ def cluster(faults: Faults, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def answering(faults: Faults) -> Iterator[None]:
     yield
     faults.passes.set()
-    faults.delay_s = 0.0
+    faults.delay_s, faults.share = 0.0, 0.0
 
 
 def behind(name: str, tmp_path: Path, keep: int | None = None, **fields: Any) -> RunConfig:
@@ -222,17 +223,18 @@ def test_of_reports_that_are_not_stored_one_too_many_fails_and_names_the_cause(
 ) -> None:
     space = {"steps": 9, "notes": str(tmp_path)}
     config = behind(
-        "counted", tmp_path, wait_for="stored", on_sync_error="continue", sync_timeout=2,
+        "counted", tmp_path, wait_for="stored", on_sync_error="continue", sync_timeout=60,
         max_consecutive_failures=2,
     )  # fmt: skip
     fit = Fit(tune.Tuner(notes_failure, param_space=space, run_config=config))
     wait_for(tmp_path / "0")
-    faults.passes.clear()
+    faults.kinds, faults.share = ("denied",), 1.0
     (tmp_path / "go").touch()
     wait_for(tmp_path / "failed")
-    faults.passes.set()
+    faults.share = 0.0
     (error,) = fit.end().errors
-    assert "last 2 reports (max_consecutive_failures)" in str(error)
+    told = re.search(r"last 2 reports \(max_consecutive_failures\): (.*); see to it", str(error))
+    assert told and "s3://bucket/results/counted: cannot" in told[1] and "credentials" in told[1]
     assert len(list(tmp_path.glob("[0-9]"))) == len(published("counted"))
 
 

@@ -30,6 +30,7 @@ class Weakness:
         stale: The first read and the first write of each file fail with ESTALE.
         held_open: A file that is removed while it is open stays as `.nfs…` until it is closed.
         full: Writes fail with ENOSPC.
+        over_quota: Writes fail with EDQUOT.
     """
 
     delay_s: float = 0.0
@@ -42,6 +43,7 @@ class Weakness:
     stale: bool = False
     held_open: bool = False
     full: bool = False
+    over_quota: bool = False
 
 
 @contextmanager

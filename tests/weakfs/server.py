@@ -186,6 +186,8 @@ class Server:
         self.meet_stale("write", descriptor)
         if self.weak.full:
             raise fail(errno.ENOSPC)
+        if self.weak.over_quota:
+            raise fail(errno.EDQUOT)
         if self.weak.no_append and offset != os.fstat(descriptor).st_size:
             raise fail(errno.EPERM)
         written = os.pwrite(descriptor, data[p.IO_SIZE : p.IO_SIZE + size], offset)

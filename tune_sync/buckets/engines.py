@@ -106,7 +106,7 @@ def _s3(url: BucketUrl, options: Mapping[str, Any]) -> Client:
         return ObstoreBucket(lambda retries: _obstore_s3(url, options, profile, retries))
     has_larger = _is_installed("s3fs") or (obstore_reads and _is_installed("obstore"))
     return ArrowBucket(
-        lambda retries: _arrow_s3(options, retries), url.path,
+        lambda retries: _arrow_s3(url, options, retries), url.path,
         (lambda: _s3_larger(url, options, profile)) if has_larger else None,
     )  # fmt: skip
 
@@ -209,7 +209,7 @@ def _obstore_store(url: BucketUrl, options: Mapping[str, Any], retries_count: in
     return kind(url.bucket, prefix=url.prefix or None, **given, **settings)
 
 
-def _arrow_s3(options: Mapping[str, Any], retries_count: int) -> pafs.FileSystem:
+def _arrow_s3(url: BucketUrl, options: Mapping[str, Any], retries_count: int) -> pafs.FileSystem:
     env = aws_environment()
     request_s, connect_s = _timeouts(options)
     wanted = {
@@ -222,11 +222,13 @@ def _arrow_s3(options: Mapping[str, Any], retries_count: int) -> pafs.FileSystem
     }
     given = {name: value for name, value in wanted.items() if value}
     try:
-        retry = pafs.AwsStandardS3RetryStrategy(max_attempts=1 + retries_count)
+        s3 = pafs.S3FileSystem
     except ImportError as error:
         raise ConfigError(
-            f"this pyarrow cannot reach s3:// ({error}): pip install obstore"
+            f"{url}: this pyarrow cannot reach s3:// ({error}): pip install obstore; "
+            'or pip install s3fs, with storage_options={"engine": "fsspec"}'
         ) from error
+    retry = pafs.AwsStandardS3RetryStrategy(max_attempts=1 + retries_count)
     given |= {
         "request_timeout": request_s, "connect_timeout": connect_s, "retry_strategy": retry,
         # What it writes in the background it first keeps: a whole file, if the store is slow.
@@ -234,9 +236,9 @@ def _arrow_s3(options: Mapping[str, Any], retries_count: int) -> pafs.FileSystem
     }  # fmt: skip
     try:
         # Small objects in one request, which leaves no open upload behind when its answer is lost.
-        return pafs.S3FileSystem(**given, allow_delayed_open=True)
+        return s3(**given, allow_delayed_open=True)
     except TypeError:  # a pyarrow that does not know it
-        return pafs.S3FileSystem(**given)
+        return s3(**given)
 
 
 def _s3fs_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,7 +260,8 @@ def _fsspec(url: BucketUrl, options: Mapping[str, Any]) -> Client:
     try:
         fsspec.get_filesystem_class(url.scheme)
     except (ImportError, ValueError) as error:
-        packages = package_of(url.scheme)
+        # Who asked for fsspec gets its own hint.
+        packages = "" if options.get("engine") == "fsspec" else package_of(url.scheme)
         hint = f"pip install {packages}" if packages else str(error)
         raise ConfigError(f"{url}: no library for {url.scheme}:// is installed: {hint}") from error
 

@@ -34,6 +34,11 @@ def set_directory(trial: Any, directory: str) -> None:
     trial.init_local_path()
 
 
+def sync_through(trial: Any, filesystem: Any) -> None:
+    """Send a restored trial's artifacts by this run; Ray leaves its syncer that of the old one."""
+    trial.storage.syncer.storage_filesystem = filesystem
+
+
 def own_number(trial: Any, checkpoint: Any) -> int | None:
     """The number of a checkpoint, if it lies in the trial's directory."""
     inside = layout.below(trial.path, checkpoint.path) if directory_of(trial) else None

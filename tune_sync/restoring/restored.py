@@ -54,7 +54,9 @@ class Restored:
         self.numbers: Mapping[str, set[int]] = defaultdict(set, recorded_numbers(self._there))
 
     def point_here(self, trials: Collection[Any]) -> None:
-        """Correct paths of clones: after a move Ray corrects those of a trial's own checkpoints."""
+        """Correct what Ray leaves: where artifacts go, and after a move the paths of clones."""
+        for trial in trials:
+            ray_records.sync_through(trial, self._filesystem)
         for result in (r for trial in trials for r in ray_records.results(trial)):
             inside = "/".join(result.checkpoint.path.split("/")[-2:])
             here = f"{self._run.root}/{inside}"
