@@ -157,6 +157,11 @@ class Union:
     conflicts: tuple[tuple[str, int, int], ...]
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Of all files and directories."""
+        return (*(file.path for file in self.files), *self.directories)
+
+    @property
     def metrics(self) -> dict[str, Any] | None:
         """What the lowest rank has noted of what was reported."""
         return self.seals[0].metrics
