@@ -312,8 +312,8 @@ class Committer(Records):
     def _discard(self, staged: str) -> None:
         """Remove staging: moved away at once, or late writes could keep refilling it."""
         if self.store.info(staged) is not None:
-            move_to_trash(self.store, staged, self._new_id())
-            empty_trash(self.store)
+            moved = move_to_trash(self.store, staged, self._new_id())
+            empty_trash(self.store, only=moved)
 
     def _check_lengths(self, directory: str, files: Iterable[FileEntry]) -> None:
         wrong = first_wrong(self.store, directory, files)
