@@ -138,7 +138,7 @@ class Committer(Records):
 
         Raises:
             NotWholeError: Nothing was sealed, or less than `attempts`.
-            ConfigError: `strict`, and ranks disagree about a file.
+            ConfigError: See `manifest.unite`.
             LeaseLostError: Another run took over.
         """
         self._fence()
