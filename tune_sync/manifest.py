@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -157,6 +157,11 @@ class Union:
     conflicts: tuple[tuple[str, int, int], ...]
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Of all files and directories."""
+        return (*(file.path for file in self.files), *self.directories)
+
+    @property
     def metrics(self) -> dict[str, Any] | None:
         """What the lowest rank has noted of what was reported."""
         return self.seals[0].metrics
@@ -172,7 +177,8 @@ def unite(checkpoint: str, seals: Iterable[Seal], *, strict: bool) -> Union:
 
     Raises:
         NotWholeError: There is no seal.
-        ConfigError: `strict`, and two ranks disagree about a file.
+        ConfigError: `strict`, and two ranks disagree about a file; or one's file has the name of
+            another's directory.
     """
     newest: dict[int, Seal] = {}
     for seal in sorted(seals, key=lambda s: s.sealed_s):
@@ -182,6 +188,7 @@ def unite(checkpoint: str, seals: Iterable[Seal], *, strict: bool) -> Union:
     order = tuple(newest[rank] for rank in sorted(newest))
     if not all(seal.is_confirmed for seal in order):
         raise NotWholeError(f"a part of {checkpoint} was handed over and is not confirmed yet")
+    _refuse_clashes(checkpoint, order)
     owner: dict[str, tuple[FileEntry, Seal]] = {}
     conflicts = []
     for seal in order:
@@ -199,6 +206,28 @@ def unite(checkpoint: str, seals: Iterable[Seal], *, strict: bool) -> Union:
     moves = tuple((s.attempt, e.path) for e, s in owner.values() if s is not order[0])
     directories = tuple(sorted({d for seal in order for d in seal.directories}))
     return Union(order, moves, tuple(files), directories, tuple(conflicts))
+
+
+def _refuse_clashes(checkpoint: str, seals: tuple[Seal, ...]) -> None:
+    """Raise ConfigError where a name is a file of one and a directory of another.
+
+    No directory has room for both, and to leave out a part would give less than was reported.
+    """
+    files = {file.path: seal.rank for seal in seals for file in seal.files}
+    for seal in seals:
+        above = (name for file in seal.files for name in _above(file.path))
+        for name in (*seal.directories, *above):
+            if name in files:
+                raise ConfigError(
+                    f"{checkpoint}: {name!r} is a file of rank {files[name]} and a directory of "
+                    f"rank {seal.rank}; give each rank its own names"
+                )
+
+
+def _above(path: str) -> Iterator[str]:
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
 
 
 def warn_of_conflicts(

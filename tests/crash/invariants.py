@@ -15,8 +15,9 @@ After recovery also:
              it is being replaced, the old or the new one is.
 * PLACED     After the death of a process (no power cut), what `place` returned for is there and
              published.
-* ACKNOWLEDGED  After the death of a process, what was sent behind a driver that is dead, and that
-             it had taken, is published.
+* COUNTS     What is visible is published, also after a power cut, unless it is being retired.
+* ACKNOWLEDGED  What was sent behind a driver that is dead, and that it had taken, is published,
+             also after a power cut.
 * RETIRED    What `retire` returned for does not come back.
 * CLEAN      Nothing is left of attempts, single files and deletes, no manifest lacks its
              checkpoint, and recovering once more changes nothing.
@@ -68,7 +69,9 @@ def check_recovered(store: Store, ledger: Ledger, *, process_only: bool) -> None
             _demand("PLACED", checkpoint in published, f"{checkpoint} is not published")
             newer = _begun_after(ledger.wholes[checkpoint], whole)
             _demand("PLACED", visible.get(checkpoint) in [whole, *newer], checkpoint)
-    for checkpoint in ledger.acknowledged if process_only else ():
+    for checkpoint in visible.keys() - ledger.retiring:
+        _demand("COUNTS", checkpoint in published, f"{checkpoint} is visible and not published")
+    for checkpoint in ledger.acknowledged:
         _demand("ACKNOWLEDGED", checkpoint in published, checkpoint)
     for checkpoint in ledger.retired:
         _demand("RETIRED", checkpoint not in visible, checkpoint)

@@ -14,8 +14,10 @@ from tests.crash.run import Run
 from tune_sync import layout
 from tune_sync.homes import commit
 from tune_sync.homes.commit import Committer
+from tune_sync.homes.recorded import first_wrong
+from tune_sync.homes.trash import empty_trash
 from tune_sync.layout import manifest_key, staged_key
-from tune_sync.manifest import Manifest, Placed, to_json, unite
+from tune_sync.manifest import Manifest, Placed, Union, to_json, unite
 from tune_sync.testing.fault_store import FaultStore
 
 
@@ -149,7 +151,7 @@ class RemovesOldFirst(Committer):
         self, checkpoint: str, *, strict: bool = False, attempts: Collection[str] | None = None
     ) -> Placed:
         self._set_aside(checkpoint)
-        self._empty_trash()
+        empty_trash(self.store)
         return super().place(checkpoint, strict=strict, attempts=attempts)
 
 
@@ -168,6 +170,20 @@ class DropsAllStaged(Committer):
 
     def _finish_place(self, checkpoint: str) -> Manifest | None:
         return None
+
+
+class CountsOnIntents(Committer):
+    """Recovery takes what is visible for nothing if its intent is lost."""
+
+    def _visible_union(self, checkpoint: str) -> Union | None:
+        return None
+
+
+class LooksAtLengthsOnly(Committer):
+    """Recovery takes what is visible for what has the same names and lengths."""
+
+    def _is_visible(self, checkpoint: str, union: Union) -> bool:
+        return not first_wrong(self.store, checkpoint, union.files)
 
 
 class WaitsForTheDriver(Committer):

@@ -23,6 +23,8 @@ TWO: Contents = {
     "empty": b"",
     "meta/config.json": b'{"layers": 3}',
 }
+# All names of ONE, and its lengths.
+LIKE_ONE: Contents = ONE | TWO | {"meta/deep/more": b"MORE"}
 OTHER: Contents = {"part-00.bin": b"a file of another name", "meta/deep/more": b"MORE"}
 RANK_0: Contents = {"rank0.bin": b"zero" * 5, "shared/same.bin": b"same bytes", "only0": None}
 RANK_1: Contents = {"rank1/rank1.bin": b"one" * 7, "shared/same.bin": b"same bytes", "only1": None}
@@ -53,6 +55,7 @@ def second_rank_brings_only_a_directory(run: Run) -> None:
 
 
 def place_again_with_a_shorter_intent(run: Run) -> None:
+    run.publish(C0, OTHER)
     run.stage(C0, ONE)
     run.place_in_vain(C0, ONE)
     run.place(C0, ONE)
@@ -97,6 +100,13 @@ def use_an_unrecorded_name_again(run: Run) -> None:
     run.publish(C0, ONE)
     run.stage(C0, TWO)
     run.place(C0, TWO)
+    run.retire(C0)
+    run.publish(C0, ONE)
+
+
+def use_an_unrecorded_name_again_for_what_looks_the_same(run: Run) -> None:
+    run.stage(C0, LIKE_ONE)
+    run.place(C0, LIKE_ONE)
     run.retire(C0)
     run.publish(C0, ONE)
 
@@ -155,7 +165,8 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
         publish_one, seal_again_with_more, two_ranks, second_rank_brings_only_a_directory,
         place_again_with_a_shorter_intent, replace_published, replace_before_it_is_recorded,
         retry_with_other_names, retire_after_state, use_a_name_again,
-        use_an_unrecorded_name_again, empty_checkpoint,
+        use_an_unrecorded_name_again, use_an_unrecorded_name_again_for_what_looks_the_same,
+        empty_checkpoint,
         deleted_by_hand, deleted_by_hand_before_it_is_recorded, two_in_flight,
         ends_before_all_is_recorded, ranks_sent_behind_a_dead_driver,
     )

@@ -15,31 +15,37 @@ from tune_sync.homes.commit import Committer
 
 SYNCS = [
     ("seal", "sync_tree", "publish_one", "WHOLE"),
+    ("seal _sync_above", "sync", "publish_one", "COUNTS"),
     ("_gather", "sync", "two_ranks", "WHOLE"),
     ("_move_into_place", "sync", "replace_published", "RECORDED"),
     ("_move_into_place _sync_above", "sync", "replace_published", "RECORDED"),
     ("_move_into_place _drop_intents", "sync", "replace_before_it_is_recorded", "MANIFEST"),
     ("_set_aside", "sync", "replace_published", "MANIFEST"),
-    ("record _sync_above", "sync", "publish_one", "PLACED"),
+    ("record _sync_above", "sync", "publish_one", "COUNTS"),
     ("retire _drop_intents", "sync", "use_an_unrecorded_name_again", "MANIFEST"),
-    ("retire _empty_trash", "sync", "retire_after_state", "WHOLE"),
+    ("retire", "sync", "retire_after_state", "WHOLE"),
     ("commit_file", "sync", "retire_after_state", "STATE"),
-    ("_go_over", "sync", "deleted_by_hand_before_it_is_recorded", "MANIFEST"),
     ("_go_over _drop_orphaned_manifests", "sync", "deleted_by_hand", "MANIFEST"),
 ]
 
 ORDERS = [
     (mutants.ManifestBeforeRename, "replace_published", "MANIFEST"),
     (mutants.ManifestBeforeSync, "replace_published", "MANIFEST"),
-    (mutants.WritesOverTheIntent, "place_again_with_a_shorter_intent", "PLACED"),
+    (mutants.WritesOverTheIntent, "place_again_with_a_shorter_intent", "RECORDED"),
     (mutants.FileByFile, "publish_one", "WHOLE"),
     (mutants.RemovesInPlace, "retire_after_state", "WHOLE"),
     (mutants.KeepsOldManifest, "replace_published", "MANIFEST"),
-    (mutants.PlacesWithoutIntent, "publish_one", "PLACED"),
+    (mutants.PlacesWithoutIntent, "replace_published", "RECORDED"),
     (mutants.KeepsEarlierIntents, "replace_before_it_is_recorded", "MANIFEST"),
     (mutants.RemovesOldFirst, "replace_published", "RECORDED"),
     (mutants.TakesAnySealForWhole, "two_ranks", "WHOLE"),
-    (mutants.DropsAllStaged, "publish_one", "PLACED"),
+    (mutants.DropsAllStaged, "publish_one", "COUNTS"),
+    (mutants.CountsOnIntents, "publish_one", "COUNTS"),
+    (
+        mutants.LooksAtLengthsOnly,
+        "use_an_unrecorded_name_again_for_what_looks_the_same",
+        "MANIFEST",
+    ),
     (mutants.WaitsForTheDriver, "ranks_sent_behind_a_dead_driver", "ACKNOWLEDGED"),
     (mutants.WritesIntoOneAttempt, "retry_with_other_names", "WHOLE"),
 ]
@@ -52,7 +58,7 @@ def test_every_sync_is_needed(callers: str, verb: str, name: str, invariant: str
 
 REPLACING = [
     ("record _replace", layout.INCOMING_DIR, "MANIFEST"),
-    ("record _replace", layout.MANIFESTS_DIR, "PLACED"),
+    ("record _replace", layout.MANIFESTS_DIR, "COUNTS"),
 ]
 
 

@@ -83,3 +83,22 @@ def test_the_lowest_rank_need_not_be_0() -> None:
 def test_nothing_sealed_is_not_whole() -> None:
     with pytest.raises(NotWholeError, match=CHECKPOINT):
         unite(CHECKPOINT, [], strict=False)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("file_rank", [0, 1])
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_file_of_one_rank_that_is_a_directory_of_another_is_refused_by_name(
+    file_rank: int, is_listed: bool, strict: bool
+) -> None:
+    directories = ("d", "d/a") if is_listed else ()
+    one = seal(file_rank, entry("d/a"), directories=("d",))
+    other = seal(1 - file_rank, entry("d/a/deep/b"), directories=directories)
+    message = rf"'d/a' is a file of rank {file_rank} and a directory of rank {1 - file_rank}"
+    with pytest.raises(ConfigError, match=rf"{CHECKPOINT}: {message}.*its own names"):
+        unite(CHECKPOINT, [one, other], strict=strict)
+
+
+def test_a_rank_that_was_tried_again_does_not_clash_with_its_earlier_try() -> None:
+    seals = [seal(0, entry("a"), sealed_s=1.0), seal(0, entry("a/b"), sealed_s=2.0)]
+    assert unite(CHECKPOINT, seals, strict=True).files == (entry("a/b"),)

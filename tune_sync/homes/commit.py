@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import Any
 
 from tune_sync import layout
-from tune_sync.errors import DamagedError, FixCallError, NotWholeError, StoreFullError
+from tune_sync.errors import DamagedError, FixCallError, NotWholeError
 from tune_sync.homes.recorded import (
     Records,
     Recovery,
@@ -32,7 +32,8 @@ from tune_sync.homes.recorded import (
     staged,
 )
 from tune_sync.homes.replacing import replace_file
-from tune_sync.homes.store import Store, remove_either
+from tune_sync.homes.store import Store
+from tune_sync.homes.trash import empty_trash, move_to_trash
 from tune_sync.homes.tries import warn_of_parts, whole_tries
 from tune_sync.manifest import (
     FileEntry,
@@ -96,6 +97,7 @@ class Committer(Records):
         self._check_lengths(data, seal.files)
         self.store.sync_tree(data)
         self._replace(layout.seal_key(checkpoint, seal.attempt), to_json(seal))
+        self._sync_above(layout.attempt_key(checkpoint, seal.attempt))
 
     def attempts(self, trial: str) -> list[tuple[str, str]]:
         """What a trial has in staging now and did not place: `(checkpoint, attempt)`.
@@ -136,7 +138,7 @@ class Committer(Records):
 
         Raises:
             NotWholeError: Nothing was sealed, or less than `attempts`.
-            ConfigError: `strict`, and ranks disagree about a file.
+            ConfigError: See `manifest.unite`.
             LeaseLostError: Another run took over.
         """
         self._fence()
@@ -147,10 +149,7 @@ class Committer(Records):
             placed = manifest_of(checkpoint, self.store.read(intent), intent)
             return Placed(placed, union.conflicts)
         self._gather(checkpoint, union)
-        manifest = Manifest(
-            checkpoint, self._owner, self._clock(), union.files, union.directories,
-            union.metrics if metrics is None else metrics,
-        )  # fmt: skip
+        manifest = self._made_of(checkpoint, union, metrics)
         self._write_intent(intent, manifest)
         self._move_into_place(intent, checkpoint)
         return Placed(manifest, union.conflicts)
@@ -175,7 +174,7 @@ class Committer(Records):
         self._fence()
         self._set_aside(checkpoint)
         self._drop_intents(checkpoint)
-        self._empty_trash()
+        empty_trash(self.store)
 
     # Single files
 
@@ -243,13 +242,11 @@ class Committer(Records):
                 dropped.append(checkpoint)
         if waiting:
             return Recovery(tuple(completed), ())
-        self._empty_trash()
+        empty_trash(self.store)
         for directory in (
             layout.STAGING_DIR, layout.REPORTED_DIR, layout.INCOMING_DIR, layout.TRASH_DIR,
         ):  # fmt: skip
             self.store.remove_tree(directory)
-        if self.store.info(layout.INTERNAL_DIR) is not None:
-            self.store.sync(layout.INTERNAL_DIR)  # an old intent must not come back
         forgotten = self._drop_orphaned_manifests()
         return Recovery(tuple(completed), tuple(dropped), forgotten)
 
@@ -263,10 +260,10 @@ class Committer(Records):
         replace_file(self.store, intent, to_json(manifest), is_durable=is_again)
 
     def _sync_above(self, key: str) -> None:
-        """Make the entry of `key` durable, and of every directory above it, which may be new."""
-        while key:
-            key = layout.parent(key)
-            self.store.sync(key)
+        """Make the entry of `key` durable; first those above it, or it could be lost with them."""
+        parts = key.split("/")
+        for end in range(len(parts)):
+            self.store.sync("/".join(parts[:end]))
 
     def _drop_intents(self, checkpoint: str, keep: str = "") -> None:
         """Forget intents durably, or recovery could take a later checkpoint for theirs.
@@ -283,8 +280,10 @@ class Committer(Records):
     def _gather(self, checkpoint: str, union: Union) -> None:
         """Move the other ranks' files into the first one's staging; again after an error."""
         data = layout.staged_key(checkpoint, union.seals[0].attempt)
-        for directory in union.directories:
-            self.store.make_dir(f"{data}/{directory}")
+        for key in (f"{data}/{directory}" for directory in union.directories):
+            if self.store.info(key) is None:
+                self.store.make_dir(key)
+                self.store.sync(layout.parent(key))  # a file must not be lost with where it goes
         for attempt, path in union.moves:
             source = f"{layout.staged_key(checkpoint, attempt)}/{path}"
             if self.store.info(source) is not None:
@@ -308,28 +307,13 @@ class Committer(Records):
             if self.store.info(layout.parent(manifest)) is not None:
                 self.store.sync(layout.parent(manifest))
         if visible:
-            self._move_to_trash(checkpoint)
+            move_to_trash(self.store, checkpoint, self._new_id())
 
     def _discard(self, staged: str) -> None:
         """Remove staging: moved away at once, or late writes could keep refilling it."""
         if self.store.info(staged) is not None:
-            self._move_to_trash(staged)
-            self._empty_trash()
-
-    def _move_to_trash(self, key: str) -> None:
-        try:
-            self.store.make_dir(layout.TRASH_DIR)
-            self.store.rename(key, f"{layout.TRASH_DIR}/{self._new_id()}")
-        except StoreFullError:  # a move needs room too, and there is none until this has gone
-            self.store.remove_tree(key)
-
-    def _empty_trash(self) -> None:
-        """Remove what was set aside; first make sure that it does not come back in parts."""
-        entries = self.store.list(layout.TRASH_DIR)
-        if entries:
-            self.store.sync(layout.TRASH_DIR)
-        for entry in entries:  # not the directory itself: others move things in
-            remove_either(self.store, entry.key)
+            moved = move_to_trash(self.store, staged, self._new_id())
+            empty_trash(self.store, only=moved)
 
     def _check_lengths(self, directory: str, files: Iterable[FileEntry]) -> None:
         wrong = first_wrong(self.store, directory, files)
@@ -362,8 +346,9 @@ class Committer(Records):
     def _finish_place(self, checkpoint: str) -> Manifest | None:
         """Finish a `place` that a crash cut off; None if none was under way.
 
-        An intent says that the driver had taken the checkpoint for whole. Its bytes were durable
-        before that, and are either still in staging or already in their place.
+        An intent says that the driver had taken the checkpoint for whole, and so does that it is
+        visible. Its bytes were durable before that, and are either still in staging or already in
+        their place.
         """
         for intent in self._intents(checkpoint):
             data = f"{layout.parent(intent)}/data"
@@ -379,7 +364,19 @@ class Committer(Records):
             if staged:
                 self._move_into_place(intent, checkpoint)
             return manifest
-        return None
+        union = self._visible_union(checkpoint)
+        if union is None:
+            return None
+        # It may have been recorded, and that not be durable.
+        return self._known(checkpoint) or self._made_of(checkpoint, union)
+
+    def _made_of(
+        self, checkpoint: str, union: Union, metrics: dict[str, Any] | None = None
+    ) -> Manifest:
+        return Manifest(
+            checkpoint, self._owner, self._clock(), union.files, union.directories,
+            union.metrics if metrics is None else metrics,
+        )  # fmt: skip
 
     def _move_into_place(self, intent: str, checkpoint: str) -> None:
         if self._intents(checkpoint) != [intent] or self.store.info(checkpoint) is not None:
@@ -388,7 +385,9 @@ class Committer(Records):
             self._sync_above(intent)
             self._drop_intents(checkpoint, keep=intent)
         self._set_aside(checkpoint)
-        self.store.make_dir(layout.parent(checkpoint))
+        if self.store.info(layout.parent(checkpoint)) is None:
+            self.store.make_dir(layout.parent(checkpoint))
+            self._sync_above(checkpoint)
         self.store.rename(f"{layout.parent(intent)}/data", checkpoint)
 
     def _drop_orphaned_manifests(self) -> tuple[str, ...]:

@@ -7,13 +7,27 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
+import xxhash
+
 from tune_sync import layout
-from tune_sync.errors import DamagedError
+from tune_sync.errors import DamagedError, FixCallError, NotWholeError
 from tune_sync.homes.store import Info, Store
 from tune_sync.homes.tries import check_reported, lacks_parts
-from tune_sync.manifest import FileEntry, Manifest, Seal, manifest_of, seal_from_json
+from tune_sync.manifest import (
+    FileEntry,
+    Manifest,
+    Seal,
+    Union,
+    manifest_of,
+    seal_from_json,
+    unite,
+)
+
+# How much of a file is read at a time where only its bytes tell whose it is.
+DIGEST_STEP_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +158,43 @@ class Records:
         keys = (f"{attempt.key}/{layout.INTENT}" for attempt in attempts)
         return [key for key in keys if self.store.info(key) is not None]
 
+    def _visible_union(self, checkpoint: str) -> Union | None:
+        """The parts that what is visible was made of; None if they are not there.
+
+        For where the intent is lost: it is not synced, so a power cut may leave the rename without
+        it. Seals are durable before. Of earlier tries there may be some too: only bytes tell which.
+        """
+        with suppress(DamagedError):
+            visible = self.store.info(checkpoint)
+            seals = self._seals(checkpoint) if visible is not None and visible.is_dir else []
+            for first in seals:
+                if self.store.info(layout.staged_key(checkpoint, first.attempt)) is not None:
+                    continue  # it was not moved into place
+                others = [] if first.is_all else [s for s in seals if s.rank > first.rank]
+                with suppress(NotWholeError, FixCallError):
+                    union = unite(checkpoint, [first, *others], strict=False)
+                    if self._is_visible(checkpoint, union):
+                        return union
+        return None
+
+    def _known(self, checkpoint: str) -> Manifest | None:
+        """`manifest`; None also if it cannot be read."""
+        with suppress(DamagedError):
+            return self.manifest(checkpoint)
+        return None
+
+    def _is_visible(self, checkpoint: str, union: Union) -> bool:
+        """Whether what is visible is this and nothing else, byte for byte."""
+        return (
+            sorted(_below(self.store, checkpoint)) == sorted(union.names)
+            and not first_wrong(self.store, checkpoint, union.files)
+            and all(
+                digest_in_steps(partial(self.store.read, f"{checkpoint}/{f.path}"), f.size_bytes)
+                == f.digest
+                for f in union.files
+            )
+        )
+
     def _may_be_whole_later(self, checkpoint: str, after: str) -> bool:
         """Whether parts of other ranks are missing, and may come."""
         if self._intents(checkpoint) or layout.by_age(checkpoint) <= layout.by_age(after):
@@ -183,6 +234,24 @@ def recorded_numbers(store: Readable) -> dict[str, set[int]]:
 def is_whole(store: Readable, manifest: Manifest) -> bool:
     """Whether every file of a published checkpoint is there, as long as it should be."""
     return not first_wrong(store, manifest.checkpoint, manifest.files)
+
+
+def digest_in_steps(read: Callable[[int, int], bytes], size_bytes: int) -> str:
+    """xxh3_128 of a file, in hexadecimal. `read`: bytes from an offset on, at most so many."""
+    digest = xxhash.xxh3_128()
+    for start in range(0, size_bytes, DIGEST_STEP_BYTES):
+        digest.update(read(start, DIGEST_STEP_BYTES))
+    return digest.hexdigest()
+
+
+def _below(store: Readable, directory: str) -> Iterator[str]:
+    """All files and directories below a directory, relative to it."""
+    todo = [directory]
+    while todo:
+        for entry in store.list(todo.pop()):
+            yield entry.key.removeprefix(directory + "/")
+            if entry.is_dir:
+                todo.append(entry.key)
 
 
 def first_wrong(store: Readable, directory: str, files: Iterable[FileEntry]) -> str:

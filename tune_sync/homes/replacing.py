@@ -20,7 +20,7 @@ def replace_file(
     Not durable, as that would cost more than it is worth, are
 
     * the first intent of a `place`: Ray's control loop waits for it. `record` makes durable what
-      it tells of, and recovery passes over one that cannot be read;
+      it tells of, and where it is lost seals tell recovery the same;
     * the marks of what a node has staged: its files are not durable then either. A seal names the
       boot of its host, and counts for nothing after that;
     * a heartbeat of the lease: the next one follows in seconds, and behind a disk that is busy

@@ -43,7 +43,6 @@ from tune_sync.homes.bucket.staging import (
     Order,
     Part,
     Staged,
-    check_names,
     claims,
     immutable,
     intent_key,
@@ -187,7 +186,7 @@ class BucketCommitter(BucketRecords):
 
         Raises:
             NotWholeError: `attempts` is empty.
-            ConfigError: `strict`, and ranks disagree about a file.
+            ConfigError: See `manifest.unite`.
         """
         if attempts is not None and not attempts:
             raise NotWholeError(f"checkpoint {checkpoint} has no complete part; nothing to publish")
@@ -204,7 +203,7 @@ class BucketCommitter(BucketRecords):
 
         Raises:
             NotWholeError: An object is missing, or not what its writer put; or a seal is.
-            ConfigError: `strict`, and ranks disagree about a file.
+            ConfigError: See `manifest.unite`.
             ImmutableError: A checkpoint of that name is published.
             LeaseLostError: Another run took over.
         """
@@ -315,8 +314,9 @@ class BucketCommitter(BucketRecords):
         self._take_in(checkpoint, union, claimed, found, staged.keys)
         files = self._settle(checkpoint, claimed, found)
         metrics = union.metrics if order.manifest.metrics is None else order.manifest.metrics
-        whole = replace(order.manifest, files=files, directories=union.directories, metrics=metrics)
-        manifest = check_names(whole)
+        manifest = replace(
+            order.manifest, files=files, directories=union.directories, metrics=metrics
+        )
         named = {file.path for file in files}
         self.bucket.delete([o.key for path, o in found.items() if path not in named])
         self._fence()  # again: all that may have taken long

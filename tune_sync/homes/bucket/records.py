@@ -6,8 +6,7 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-
-import xxhash
+from functools import partial
 
 from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
@@ -24,14 +23,12 @@ from tune_sync.homes.bucket.staging import (
     order_from_json,
     part_from_json,
 )
-from tune_sync.homes.recorded import newest_of
+from tune_sync.homes.recorded import digest_in_steps, newest_of
 from tune_sync.homes.tries import lacks_parts, warn_of_parts, whole_tries
 from tune_sync.manifest import Manifest, manifest_of, unite
 
 # Small objects that are read at once: each takes a round trip, and little else.
 READS_COUNT = 16
-# How much of an object is read at a time where only its bytes tell whose it is.
-DIGEST_STEP_BYTES = 16 << 20
 # So long Ray's control loop may wait for the parts of ranks that have to agree: one round trip.
 STRICT_S = 10.0
 
@@ -168,7 +165,4 @@ class BucketRecords:
         return {o.key.removeprefix(checkpoint + "/"): o for o in self.bucket.list(checkpoint)}
 
     def _digest(self, there: ObjectInfo) -> str:
-        digest = xxhash.xxh3_128()
-        for start in range(0, there.size_bytes, DIGEST_STEP_BYTES):
-            digest.update(self.bucket.get(there.key, start, DIGEST_STEP_BYTES))
-        return digest.hexdigest()
+        return digest_in_steps(partial(self.bucket.get, there.key), there.size_bytes)

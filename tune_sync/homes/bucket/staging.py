@@ -19,7 +19,6 @@ from typing import Any
 from tune_sync import layout
 from tune_sync.buckets.bucket import ObjectInfo
 from tune_sync.errors import (
-    ConfigError,
     DamagedError,
     ImmutableError,
     NotWholeError,
@@ -215,20 +214,6 @@ def settle(there: ObjectInfo, claimed: Claims, digest: Callable[[], str]) -> Fil
         f"{there.key} holds {there.size_bytes} bytes that no part of this checkpoint lists: "
         "another writer has replaced it; report the checkpoint again"
     )
-
-
-def check_names(manifest: Manifest) -> Manifest:
-    """Return `manifest`, unless one rank's file has the name of another's directory."""
-    names = {file.path for file in manifest.files}
-    above = {file.path.rsplit("/", n)[0] for file in manifest.files
-             for n in range(1, file.path.count("/") + 1)}  # fmt: skip
-    twice = names & (above | set(manifest.directories))
-    if twice:
-        raise ConfigError(
-            f"{manifest.checkpoint}: {min(twice)!r} is a file of one rank and a directory of "
-            "another; give each rank its own names"
-        )
-    return manifest
 
 
 def immutable(checkpoint: str) -> ImmutableError:

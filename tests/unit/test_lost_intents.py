@@ -1,0 +1,71 @@
+"""A power cut that left a checkpoint visible, and of its intent nothing, or an empty file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.staged import CHECKPOINT, sealed
+from tune_sync import layout
+from tune_sync.homes.commit import Committer
+from tune_sync.homes.store import LocalStore
+from tune_sync.manifest import Manifest, to_json
+
+FILES = {"model": b"weights", "deep/er/more": b"more", "deep/empty": b""}
+METRICS = {"loss": 0.5}
+
+
+@pytest.fixture
+def committer(tmp_path: Path) -> Committer:
+    return Committer(LocalStore(tmp_path), "next owner")
+
+
+def visible(committer: Committer, *, ranks_count: int = 1) -> Manifest:
+    """Place a checkpoint, and lose its intent."""
+    for rank in range(ranks_count):
+        files = {f"rank{rank}": b"of one"} | (FILES if rank == 0 else {"model": b"weights"})
+        sealed(committer, files, ranks_count=ranks_count, rank=rank)
+    for seal in committer._seals(CHECKPOINT):
+        above = {p.path.rsplit("/", n)[0] for p in seal.files for n in (1, 2) if "/" in p.path}
+        known = replace(seal, metrics=METRICS, directories=tuple(sorted(above)))
+        committer.seal(CHECKPOINT, known)
+    manifest = committer.place(CHECKPOINT).manifest
+    (intent,) = committer._intents(CHECKPOINT)
+    committer.store.remove(intent)
+    committer.store.write_at(intent, 0, b"")
+    return manifest
+
+
+@pytest.mark.parametrize("ranks_count", [1, 2])
+def test_it_is_recorded_with_what_the_seals_tell(committer: Committer, ranks_count: int) -> None:
+    manifest = visible(committer, ranks_count=ranks_count)
+    assert committer.recover().completed == (CHECKPOINT,)
+    found = committer.manifest(CHECKPOINT)
+    assert found is not None and found.metrics == METRICS
+    assert (found.files, found.directories) == (manifest.files, manifest.directories)
+
+
+@pytest.mark.parametrize("change", ["another byte", "one file less", "one file more"])
+def test_it_is_not_recorded_if_it_is_not_what_was_sealed(committer: Committer, change: str) -> None:
+    visible(committer)
+    if change == "another byte":
+        committer.store.write_at(f"{CHECKPOINT}/model", 0, b"W")
+    elif change == "one file less":
+        committer.store.remove(f"{CHECKPOINT}/deep/empty")
+    else:
+        committer.store.write_at(f"{CHECKPOINT}/another", 0, b"")
+    assert committer.recover().dropped == (CHECKPOINT,)
+    assert committer.manifest(CHECKPOINT) is None
+    assert committer.store.info(CHECKPOINT) is not None
+
+
+def test_the_manifest_that_is_there_already_stays(committer: Committer) -> None:
+    manifest = visible(committer)
+    recorded = replace(manifest, metrics={"loss": 0.25})
+    key = layout.manifest_key(CHECKPOINT)
+    committer.store.make_dir(layout.parent(key))
+    committer.store.write_at(key, 0, to_json(recorded))
+    assert committer.recover().completed == (CHECKPOINT,)
+    assert committer.manifest(CHECKPOINT) == recorded
