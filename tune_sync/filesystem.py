@@ -104,7 +104,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.barrier()
-        return reopen_handler, (self.spec.to_plain(), self.connector, self.uploads.reported())
+        reported = () if self.run else self.uploads.reported()  # nobody below takes them
+        return reopen_handler, (self.spec.to_plain(), self.connector, reported)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SyncHandler):
