@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -120,26 +121,32 @@ class ReplicaHome(ReadsAll):
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """See `Home.discard_attempt`. Waited for a moment only: it may follow a hang."""
-        ref = self._agent.discard_replica.remote(checkpoint, attempt)
-        ray.wait([ref], timeout=DISCARD_WAIT_S)
+        with self._ours():
+            ref = self._agent.discard_replica.remote(checkpoint, attempt)
+            ray.wait([ref], timeout=DISCARD_WAIT_S)
 
     def _send(self, key: str, message: Message, data: Bytes) -> None:
         def start() -> Any:
-            try:
+            with self._ours():
                 return self._lane.send(self._attempt, message, data)
-            except RayError as error:
-                raise peer_error(error, self._timeout_s) from error
 
         self._in_flight.send(staged_part(key), len(data), start)
 
     def _call(self, verb: str, *args: object) -> None:
-        self._wait(getattr(self._agent, f"{verb}_replica").remote(*args))
+        with self._ours():
+            ref = getattr(self._agent, f"{verb}_replica").remote(*args)
+        self._wait(ref)
 
     def _wait(self, ref: Any) -> None:
-        if ref is None:
-            return
+        if ref is not None:
+            with self._ours():
+                ray.get(ref, timeout=self._timeout_s)
+
+    @contextmanager
+    def _ours(self) -> Iterator[None]:
+        """Errors of Ray leave it as ours."""
         try:
-            ray.get(ref, timeout=self._timeout_s)
+            yield
         except RayError as error:
             raise peer_error(error, self._timeout_s) from error
 
