@@ -30,7 +30,7 @@ from tune_sync.errors import ConfigError, ImmutableError, PathRefusedError
 from tune_sync.filters import wanted
 from tune_sync.homes.bucket.site import BucketSite
 from tune_sync.homes.home import Home, LocalHome
-from tune_sync.homes.shared.home import MARKER, SharedHome
+from tune_sync.homes.shared.home import SharedHome
 from tune_sync.homes.shared.site import SharedSite
 from tune_sync.homes.sites import LocalSite, Site
 from tune_sync.layout import Kind, Place
@@ -104,7 +104,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.barrier()
-        return reopen_handler, (self.spec.to_plain(), self.connector, self.uploads.reported())
+        reported = () if self.run else self.uploads.reported()  # nobody below takes them
+        return reopen_handler, (self.spec.to_plain(), self.connector, reported)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SyncHandler):
@@ -117,10 +118,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     # The run's life, for the adapter
 
     def barrier(self, copied: str = "", metrics: Mapping[str, Any] | None = None) -> None:
-        """Seal what this process wrote: durable at home when this returns.
-
-        `copied` is the path of a checkpoint whose copy has come to its end, if that is known.
-        """
+        """Seal what was written, and a checkpoint that is `copied`: durable when this returns."""
         if copied:
             self.uploads.copied(self._key(copied) or "", self.connector.ranks_count(), metrics)
         self.uploads.seal()
@@ -343,7 +341,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if self.run is not None and self.run.is_on_its_way(key):
             return pafs.FileInfo(path, pafs.FileType.Directory)  # the control loop asks
         found = home.info(key)
-        if found is None and path.endswith("/" + MARKER):
+        if found is None and path.endswith("/" + layout.MARKER):
             self._writable_home()  # says what is wrong
         return as_file_info(path, found) if found else pafs.FileInfo(path, pafs.FileType.NotFound)
 

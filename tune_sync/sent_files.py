@@ -53,7 +53,7 @@ class SentFiles:
 
     def __init__(self, tell: Callable[[str, Exception], None] = lambda key, error: None) -> None:
         self._tell = tell
-        self.unstored: dict[str, Exception] = {}
+        self.unstored: dict[str, str] = {}  # no errors: their frames hold chunks
         self._digests: dict[str, str] = {}
         self._changed: set[str] = set()  # states of this run: those of earlier ones never do
         self._paced: Paced | None = None
@@ -115,26 +115,26 @@ class SentFiles:
         Raises:
             NotStoredError: Names those that are not, and why; or says that it is not known.
         """
-        unstored: dict[str, object] = dict(self.unstored)
+        unstored = dict(self.unstored)
         told: Mapping[str, tuple[float, str]] = {}
         try:
             told = ask()
         except HomeLostError as error:
-            unstored["files of trials"] = error
+            unstored["files of trials"] = str(error)
         for key, (told_s, reason) in told.items():
             found = home.info(key)
             # Else it was sent again since.
             if found is None or found.is_dir or found.modified_s < told_s:
                 unstored[key] = reason
         if unstored:
-            raise NotStoredError("; ".join(f"{key}: {e}" for key, e in unstored.items()))
+            raise NotStoredError("; ".join(f"{key}: {why}" for key, why in unstored.items()))
 
     def failed(self, key: str, error: Exception) -> None:
         """A file is not stored. pyarrow drops what `close` raises, and Ray only logs the rest."""
         if isinstance(error, LeaseLostError):
             return  # told by whoever checks the lease
-        logger.error("%s is not stored: %s", key, error)
-        self.unstored[key] = error
+        why = self.unstored[key] = str(error)
+        logger.error("%s is not stored: %s", key, why)
         self._note(key, None)
         self._tell(key, error)
 
@@ -187,7 +187,7 @@ class SentFiles:
             except NotYetError:  # it, or a later one, is written later
                 raise
             except Exception as error:
-                self.unstored[key] = error
+                self.unstored[key] = str(error)
                 raise
             self.unstored.pop(key, None)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from dataclasses import dataclass, field
 
 import pytest
 
-from tune_sync.agents.in_flight import InFlight
+from tune_sync.agents.in_flight import FAILED_KEPT, InFlight
 
 LIMIT_BYTES = 100
 TIMEOUT_S = 10.0
@@ -106,6 +108,37 @@ def test_a_failed_part_never_succeeds_again() -> None:
         sent.send("broken", 10, lambda: pytest.fail("sent all the same"))
     sent.send("next", 100, lambda: arrived())  # and what it took of the budget is back
     sent.flush("next")
+
+
+class Chunk(bytearray):
+    """Bytes of which it can be told whether anybody still holds them."""
+
+
+def failing_to_arrive(sent: InFlight, part: str) -> weakref.ref[Chunk]:
+    """Send a chunk that does not arrive, and be told so twice."""
+    chunk = Chunk(b"bytes")
+    sent.send(part, len(chunk), lambda: arrived(OSError(f"{part} lost")))
+    for _ in range(2):
+        with pytest.raises(OSError, match=f"{part} lost"):
+            sent.flush(part)
+    return weakref.ref(chunk)
+
+
+def test_a_failure_that_is_kept_keeps_no_bytes() -> None:
+    sent = in_flight()
+    chunk = failing_to_arrive(sent, "broken")
+    gc.collect()
+    assert chunk() is None
+    with pytest.raises(OSError, match="broken lost"):
+        sent.flush("broken")
+
+
+def test_failures_that_are_kept_are_bounded() -> None:
+    sent = in_flight()
+    for number in range(FAILED_KEPT + 1):
+        failing_to_arrive(sent, f"part{number}")
+    assert len(sent._failed) == FAILED_KEPT
+    assert not sent._pending_count
 
 
 def test_a_send_that_cannot_start_gives_its_room_back() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ from tune_sync.errors import StoreUnreachableError
 from tune_sync.fastpath.budget import Budget
 from tune_sync.homes.home import Home, LocalHome, Piece
 from tune_sync.homes.store import Info
-from tune_sync.reading.brought import IDLE_S, STEP_BYTES, BroughtCopies, Source
+from tune_sync.reading.brought import IDLE_S, SAY_S, STEP_BYTES, BroughtCopies, Source
 from tune_sync.reading.holders import KNOWN_COUNT, Holders
 
 BODY = bytes(range(256)) * 8192  # 2 MiB: not among the small files that come together
@@ -340,6 +341,23 @@ def test_a_store_that_fails_fails_nobody_here(
         assert not first.result() and not second.result()
     monkeypatch.undo()
     assert here.brought.bring(FIRST)
+
+
+def test_that_none_can_be_brought_is_said_now_and_then_and_not_of_each(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(key: str, recursive: bool) -> list[Info]:
+        raise StoreUnreachableError("it does not answer")
+
+    here = Node(tmp_path, "one", store, {})
+    monkeypatch.setattr(store, "list", fails)
+    for passed_s, said_count in ((0.0, 1), (SAY_S - 1.0, 1), (1.0, 2)):
+        here.clock.now_s += passed_s
+        for checkpoint in (FIRST, SECOND):
+            assert not here.brought.bring(checkpoint)
+        said = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+        assert len(said) == said_count
+        assert said[-1] == f"each reader of {FIRST} here reads it by itself: it does not answer"
 
 
 def test_a_large_file_comes_in_steps(tmp_path: Path) -> None:

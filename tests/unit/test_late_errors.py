@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gc
+import weakref
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.fs as pafs
@@ -98,6 +101,27 @@ def test_a_checkpoint_whose_last_bytes_fail_is_an_error_once(
     copy(tmp_path / "source", filesystem, 1)
     (sealed,) = home.root.rglob("seal.json")
     assert "checkpoint_000001" in str(sealed)
+
+
+class Chunk(bytearray):
+    """Bytes of which it can be told whether anybody still holds them."""
+
+
+def test_why_a_file_is_not_stored_is_kept_without_its_bytes(
+    home: LateHome, filesystem: RunFileSystem
+) -> None:
+    def fail() -> weakref.ref[Chunk]:
+        chunk = Chunk(LARGE_BYTES)
+        stream = filesystem.handler.open_output_stream(f"{home.root}/trial/log.txt", None)
+        stream.write(chunk)
+        with suppress(StoreFullError):
+            stream.close()
+        return weakref.ref(chunk)
+
+    chunk = fail()
+    gc.collect()
+    assert chunk() is None
+    assert "the disk of the home is full" in filesystem.handler.files.unstored["trial/log.txt"]
 
 
 def test_a_file_that_is_not_stored_is_told_and_kept_until_it_is(

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.restored_run import Experiment
 from tune_sync.errors import ConfigError
 from tune_sync.homes.home import LocalHome
-from tune_sync.transfer.uploads import CHECKPOINTS_KEPT, Uploads
+from tune_sync.transfer.uploads import CHECKPOINTS_KEPT, SENT_COUNT, Uploads
 
 RANK_COUNT = 8
 
@@ -29,11 +30,45 @@ def test_the_parts_of_all_ranks_are_known_however_often_they_reported() -> None:
         assert sorted(coordinator.take(checkpoint)) == [f"{step}-{r}" for r in range(RANK_COUNT)]
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_what_is_remembered_of_a_trial_is_bounded() -> None:
     uploads = Uploads()
     for step in range(10 * CHECKPOINTS_KEPT):
         uploads.heard_of([(f"trial/checkpoint_{step:06d}", "attempt", 0)])
-    assert len(uploads.reported()) == CHECKPOINTS_KEPT
+    last = range(9 * CHECKPOINTS_KEPT, 10 * CHECKPOINTS_KEPT)
+    assert [c for c, _, _ in uploads.reported()] == [f"trial/checkpoint_{n:06d}" for n in last]
+
+
+def test_what_travels_along_is_bounded_however_many_trials_there_are() -> None:
+    worker = Uploads()
+    for trial in range(10 * SENT_COUNT):
+        worker.heard_of([(f"trial{trial}/checkpoint_000000", "attempt", 0)])
+    worker.heard_of([("trial0/checkpoint_000001", "attempt", 0)])
+    told = [checkpoint for checkpoint, _, _ in worker.reported()]
+    assert len(told) == SENT_COUNT
+    assert told[-2:] == ["trial0/checkpoint_000000", "trial0/checkpoint_000001"]
+
+
+def test_reports_of_other_trials_push_out_nothing_that_is_still_to_be_taken() -> None:
+    """A clone may be placed long after it was reported, when its trial has waited for room."""
+    driver = Uploads()
+    driver.heard_of([("cloned/checkpoint_000000", "a", 0)])
+    for trial in range(SENT_COUNT):
+        long = [(f"trial{trial}/checkpoint_{n:06d}", f"{n}", 0) for n in range(SENT_COUNT)]
+        driver.heard_of(long)
+        assert driver.take(long[-1][0]) == [long[-1][1]]
+    assert driver.reported_at("cloned/checkpoint_000000") == ["a"]
+    assert driver.take("cloned/checkpoint_000000") == ["a"]
+
+
+def test_a_driver_tells_its_trials_nothing_of_what_others_reported(tmp_path: Path) -> None:
+    handler = Experiment(tmp_path).filesystem.handler
+    try:
+        handler.uploads.heard_of([(CHECKPOINT, "a", 0)])
+        _, (_, _, told) = handler.__reduce__()
+        assert told == ()
+        assert handler.uploads.take(CHECKPOINT) == ["a"]
+    finally:
+        handler.run.close()
 
 
 def test_what_is_taken_is_forgotten() -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
+from copy import copy
 from typing import Any
+
+# Whoever writes a part has given it up long before so many others have failed.
+FAILED_KEPT = 1000
 
 
 class InFlight:
@@ -55,7 +59,6 @@ class InFlight:
         while True:
             with self._changed:
                 if not self._pending_count[part]:
-                    del self._pending_count[part]
                     break
                 mine = next((sent for sent in self._sent if sent[0] == part), None)
                 if mine is None:  # other threads wait for them
@@ -82,10 +85,14 @@ class InFlight:
             self._wait(handle)
         except Exception as error:
             with self._changed:
-                self._failed.setdefault(part, error)
+                self._failed.setdefault(part, copy(error))
+                if len(self._failed) > FAILED_KEPT:
+                    del self._failed[next(iter(self._failed))]
         finally:
             with self._changed:
                 self._pending_count[part] -= 1
+                if not self._pending_count[part]:
+                    del self._pending_count[part]
             self._give_back(size_bytes)
 
     def _give_back(self, size_bytes: int) -> None:
@@ -97,4 +104,5 @@ class InFlight:
         with self._changed:
             error = self._failed.get(part)
         if error is not None:
-            raise error
+            # What is kept was never raised: that would hold the frames it passed, and their chunks.
+            raise copy(error)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import builtins
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from tune_sync.agents.home_agent import NAMESPACE
+from tune_sync.agents.home_errors import home_error
 from tune_sync.agents.in_flight import InFlight
-from tune_sync.errors import HomeLostError, SyncTimeoutError
+from tune_sync.errors import HomeLostError
 from tune_sync.guard import staged_part
 from tune_sync.homes.home import Piece, ReadsAll, digest_of
 from tune_sync.homes.store import Info
@@ -99,8 +101,9 @@ class RemoteHome(ReadsAll):
 
     def read_many(self, keys: Sequence[str]) -> builtins.list[bytes]:
         """See `Home.read_many`."""
-        ref = self._agent.read_many.remote(*self._where, list(keys))
-        lengths, data = self._get(ref, f"reading {keys[0]} …")
+        with self._ours(f"reading {keys[0]} …"):
+            ref = self._agent.read_many.remote(*self._where, list(keys))
+            lengths, data = ray.get(ref, timeout=self._timeout_s)
         files, at = [], 0
         for length_bytes in lengths:
             files.append(data[at : at + length_bytes].tobytes())
@@ -174,8 +177,9 @@ class RemoteHome(ReadsAll):
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """See `Home.discard_attempt`. Waited for a moment only: it may follow a hang."""
-        ref = self._agent.call.remote(*self._where, "discard_attempt", checkpoint, attempt)
-        ray.wait([ref], timeout=DISCARD_WAIT_S)
+        with self._ours(f"discarding {checkpoint}"):
+            ref = self._agent.call.remote(*self._where, "discard_attempt", checkpoint, attempt)
+            ray.wait([ref], timeout=DISCARD_WAIT_S)
 
     def publish(
         self, checkpoint: str, strict: bool, attempts: Collection[str]
@@ -198,31 +202,32 @@ class RemoteHome(ReadsAll):
             ) from error
 
     def _call(self, verb: str, *args: object) -> Any:
-        return self._get(self._agent.call.remote(*self._where, verb, *args), f"{verb} {args[:1]}")
+        with self._ours(f"{verb} {args[:1]}"):
+            ref = self._agent.call.remote(*self._where, verb, *args)
+            return ray.get(ref, timeout=self._timeout_s)
 
     def _send(
         self, key: str, data: bytes | bytearray | memoryview, start: Callable[[Any, str], Any]
     ) -> None:
-        self._in_flight.send(
-            staged_part(key), len(data),
-            lambda: start(ray.put(np.frombuffer(data, dtype=np.uint8)), digest_of(data)),
-        )  # fmt: skip
+        def put() -> Any:
+            with self._ours(f"writing {key}"):
+                return start(ray.put(np.frombuffer(data, dtype=np.uint8)), digest_of(data))
+
+        self._in_flight.send(staged_part(key), len(data), put)
 
     def _start_read(self, key: str, offset_bytes: int, length_bytes: int) -> Any:
-        return self._agent.read.remote(*self._where, key, offset_bytes, length_bytes)
+        with self._ours(f"reading {key}"):
+            return self._agent.read.remote(*self._where, key, offset_bytes, length_bytes)
 
     def _get(self, ref: Any, doing: str) -> Any:
-        try:
+        with self._ours(doing):
             return ray.get(ref, timeout=self._timeout_s)
-        except GetTimeoutError as error:
-            raise SyncTimeoutError(
-                f"{doing}: the home of {self._where[0]} did not answer within "
-                f"{self._timeout_s:.0f} s (sync_timeout); is its disk or the network hanging?"
-            ) from error
-        except RayTaskError as error:
-            raise (error.cause if isinstance(error.cause, Exception) else error) from None
-        except RayActorError as error:
-            raise HomeLostError(
-                f"{doing}: the home agent of {self._where[0]} died: {str(error).splitlines()[0]}; "
-                "restore the experiment to go on"
-            ) from error
+
+    @contextmanager
+    def _ours(self, doing: str) -> Iterator[None]:
+        """Errors of Ray leave it as ours."""
+        try:
+            yield
+        except RayError as error:
+            found = home_error(error, self._where[0], doing, self._timeout_s)
+            raise found from (None if isinstance(error, RayTaskError) else error)

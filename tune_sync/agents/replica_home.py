@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import (
+    GetTimeoutError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    RayError,
+    RayTaskError,
+)
 
+from tune_sync.agents.home_errors import no_room_on_the_way, said_by
 from tune_sync.agents.in_flight import InFlight
 from tune_sync.behind.replica_lane import Lane
 from tune_sync.behind.replica_message import Bytes, Message
@@ -113,21 +121,32 @@ class ReplicaHome(ReadsAll):
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """See `Home.discard_attempt`. Waited for a moment only: it may follow a hang."""
-        ref = self._agent.discard_replica.remote(checkpoint, attempt)
-        ray.wait([ref], timeout=DISCARD_WAIT_S)
+        with self._ours():
+            ref = self._agent.discard_replica.remote(checkpoint, attempt)
+            ray.wait([ref], timeout=DISCARD_WAIT_S)
 
     def _send(self, key: str, message: Message, data: Bytes) -> None:
-        start: Callable[[], Any] = lambda: self._lane.send(self._attempt, message, data)  # noqa: E731
+        def start() -> Any:
+            with self._ours():
+                return self._lane.send(self._attempt, message, data)
+
         self._in_flight.send(staged_part(key), len(data), start)
 
     def _call(self, verb: str, *args: object) -> None:
-        self._wait(getattr(self._agent, f"{verb}_replica").remote(*args))
+        with self._ours():
+            ref = getattr(self._agent, f"{verb}_replica").remote(*args)
+        self._wait(ref)
 
     def _wait(self, ref: Any) -> None:
-        if ref is None:
-            return
+        if ref is not None:
+            with self._ours():
+                ray.get(ref, timeout=self._timeout_s)
+
+    @contextmanager
+    def _ours(self) -> Iterator[None]:
+        """Errors of Ray leave it as ours."""
         try:
-            ray.get(ref, timeout=self._timeout_s)
+            yield
         except RayError as error:
             raise peer_error(error, self._timeout_s) from error
 
@@ -139,14 +158,20 @@ def peer_error(error: RayError, timeout_s: float) -> Exception:
         error: What Ray raised.
         timeout_s: How long the answer was waited for.
     """
+    if isinstance(error, RayTaskError) and isinstance(error.cause, RayError):
+        error = error.cause
     if isinstance(error, GetTimeoutError):
         return SyncTimeoutError(
             f"the other node's agent did not answer within {timeout_s:.0f} s; is its disk or the "
             "network hanging?"
         )
+    if isinstance(error, (ObjectStoreFullError, OutOfDiskError)):
+        return no_room_on_the_way(error, "replicating")
     if not isinstance(error, RayTaskError):  # not RayActorError alone: Ray cannot place it again
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        return HomeLostError(f"the other node's agent died: {said}; it is looked for again")
+        return HomeLostError(
+            "the other node's agent died, or bytes were lost on their way to it: "
+            f"{said_by(error)}; it is looked for again"
+        )
     cause = error.cause if isinstance(error.cause, Exception) else error
     if isinstance(cause, (DamagedError, NotWholeError)):  # the copy; what is here is looked at here
         return PeerLostError(f"{cause}; it is sent again")

@@ -22,7 +22,7 @@ from tune_sync.agents.far_copies import answer_of
 from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.names import agent_name
 from tune_sync.agents.replica_home import ReplicaHome
-from tune_sync.agents.replica_lanes import lanes_to
+from tune_sync.agents.replica_lanes import Warnings, lanes_to
 from tune_sync.behind.memory_home import FreeMemory, Memory, MemoryHome
 from tune_sync.behind.node_copies import CopyHere, NodeCopies
 from tune_sync.behind.replicas import Replicas
@@ -67,6 +67,7 @@ class ReadService:
         self._holders = Holders()
         self._ranges = _Ranges()
         self._sends = threading.Semaphore(SENDS_COUNT)
+        self._warnings = Warnings()
         self._brought: BroughtCopies | None = None
         if memory is not None:
             others = _Others(spec, node, self._holders, start)
@@ -132,7 +133,7 @@ class ReadService:
             options = replace(self._spec.options, transport_required=False)
             agent = _agent_of(self._spec, node)
             timeout_s = min(ANSWER_TIMEOUT_S, options.timeout_s)
-            lane = lanes_to(agent, options, timeout_s).lane()
+            lane = lanes_to(agent, options, timeout_s, warn=self._warnings.to(node)).lane()
             try:
                 # Two copies on their way never have one name: it may be begun again.
                 there = replace(seal, attempt=uuid.uuid4().hex)

@@ -37,11 +37,13 @@ class LaneChoice:
         by_store: Goes through the object store.
         timeout_s: How long a message may take.
         before: What was used until now; "" if nothing was.
+        warn: Takes what is to be warned of, as `Logger.warning` does.
     """
 
     def __init__(
         self, options: Options, knock: Callable[[], Entrance], flush: Callable[[str, str], Any],
         by_store: Lane, timeout_s: float, before: str = "",
+        warn: Callable[..., None] = logger.warning,
     ) -> None:  # fmt: skip
         self._options = options
         self._knock = knock
@@ -49,6 +51,7 @@ class LaneChoice:
         self._by_store = by_store
         self._timeout_s = timeout_s
         self._before = before
+        self._warn = warn
         self._lacking: list[str] = []
         self._lost: list[str] = []
 
@@ -106,7 +109,9 @@ class LaneChoice:
             return None
         instead = None if self._options.transport_required else self._by_store
         try:
-            return TransportLane(transport, entrance.address, self._flush, instead, self._timeout_s)
+            return TransportLane(
+                transport, entrance.address, self._flush, instead, self._timeout_s, warn=self._warn
+            )
         except (TuneSyncError, OSError) as error:
             lasts = isinstance(error, FixCallError) and not isinstance(error, PeerRefusedError)
             (self._lacking if lasts else self._lost).append(f"{transport.name}: {error}")
@@ -125,6 +130,6 @@ class LaneChoice:
         # With "auto", that a node has no hardware for the best is no fallback.
         is_best = wanted == AUTO and used != OBJECT_STORE and not self._lost and not is_worse
         if used != wanted and not is_best:
-            logger.warning("transport %r was asked for; %r is used (%s)", wanted, used, why)
+            self._warn("transport %r was asked for; %r is used (%s)", wanted, used, why)
         elif why:
             logger.info("transport %r is used (%s)", used, why)

@@ -55,6 +55,7 @@ class TransportLane:
         instead: Takes all, for a while, once the other node had no slots. None: that is an error.
         timeout_s: How long a message may take.
         clock: Monotonic seconds.
+        warn: Takes what is to be warned of, as `Logger.warning` does.
 
     Raises:
         TuneSyncError: The other node cannot be reached so.
@@ -63,6 +64,7 @@ class TransportLane:
     def __init__(
         self, transport: Transport, address: str, flush: Callable[[str, str], Any],
         instead: Lane | None, timeout_s: float, clock: Callable[[], float] = time.monotonic,
+        warn: Callable[..., None] = logger.warning,
     ) -> None:  # fmt: skip
         self.name = transport.name
         self._flush = flush
@@ -70,6 +72,7 @@ class TransportLane:
         self._timeout_s = timeout_s
         self._peer: Peer = transport.connect(address)
         self._clock = clock
+        self._warn = warn
         self._no_slots_until_s = float("-inf")
         self._session, self._numbers = uuid.uuid4().hex, itertools.count()
         self._room = MessageRoom(transport, SLOT_BYTES)
@@ -129,7 +132,7 @@ class TransportLane:
         now_s = self._clock()
         if now_s >= self._no_slots_until_s:
             self._no_slots_until_s = now_s + NO_SLOTS_S
-            logger.warning(
+            self._warn(
                 "transport %r was asked for; %r is used (%s)", self.name, self._instead.name, error
             )
         return self._instead

@@ -34,6 +34,8 @@ logger = logging.getLogger("ray.tune_sync")
 STEP_BYTES = 32 << 20
 # Nobody has asked for it for so long: its readers have it by now.
 IDLE_S = 60.0
+# How often a node says that it cannot bring any: each would fail for the same reason.
+SAY_S = 600.0
 # What a run reads is counted by its bytes alone.
 ANY_COUNT = 1 << 30
 BROUGHT_DIR = "brought"
@@ -105,6 +107,7 @@ class BroughtCopies:
         self._lock = threading.Lock()
         self._running: dict[str, Future[bool]] = {}
         self._used_s: dict[str, float] = {}
+        self._said_s = float("-inf")
 
     def bring(self, checkpoint: str) -> bool:
         """Return once a whole copy is here; False if none can be. All who ask wait for one.
@@ -125,7 +128,8 @@ class BroughtCopies:
         except StoreFullError as error:
             logger.info("each reader of %s here reads it by itself: %s", checkpoint, error)
         except Exception as error:  # they find out themselves what is wrong, and say so
-            logger.warning("each reader of %s here reads it by itself: %s", checkpoint, error)
+            level = logging.WARNING if self._says() else logging.DEBUG
+            logger.log(level, "each reader of %s here reads it by itself: %s", checkpoint, error)
         finally:
             with self._lock:
                 del self._running[checkpoint]
@@ -164,6 +168,15 @@ class BroughtCopies:
         self._remove(lambda checkpoint: now_s - self._used_s.get(checkpoint, 0.0) > IDLE_S)
 
     # Inside
+
+    def _says(self) -> bool:
+        """Whether it has not said for a while what keeps copies from coming here."""
+        with self._lock:
+            now_s = self._clock()
+            is_due = now_s - self._said_s >= SAY_S
+            if is_due:
+                self._said_s = now_s
+        return is_due
 
     def _remove(self, is_meant: Callable[[str], bool]) -> bool:
         removed = False

@@ -6,16 +6,21 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
+from tune_sync import layout
 from tune_sync.errors import ConfigError
 from tune_sync.homes.home import Home
 from tune_sync.report import Report
 from tune_sync.transfer.upload import Upload
 
-# How many checkpoints a process remembers the reported attempts of. A driver takes a checkpoint
-# before its trial reports the next one; the rest of these only bounds what travels along.
-CHECKPOINTS_KEPT = 64
+# Of how many checkpoints of a trial a process remembers the reported attempts. A driver takes a
+# checkpoint before its trial reports the next one. Trials do not push out each other's: a clone may
+# wait long for its trial to start.
+CHECKPOINTS_KEPT = 8
+# Of how many, of all trials, a process tells with each report.
+SENT_COUNT = 64
 
 # `(checkpoint, attempt, rank)`: what a process is told that was sealed.
 Reported = tuple[str, str, int]
@@ -39,7 +44,8 @@ class Uploads:
     def __init__(self, sealed: Callable[[Report], None] = lambda report: None) -> None:
         self._sealed = sealed
         self._uploads: dict[str, Upload] = {}
-        self._reported: dict[str, dict[str, _Told]] = {}  # attempts in the order they are heard of
+        # By directory, checkpoint and attempt; each in the order in which it was heard of last.
+        self._reported: dict[str, dict[str, dict[str, _Told]]] = {}
         self._lists = threading.Lock()
 
     def begin(self, home: Home, checkpoint: str, rank: int) -> Upload:
@@ -97,18 +103,24 @@ class Uploads:
         """Note attempts sealed by processes that reported to this one."""
         with self._lists:
             for checkpoint, attempt, rank in reported:
-                attempts = self._reported.pop(checkpoint, {})
+                directory = layout.parent(checkpoint)
+                beside = self._reported[directory] = self._reported.pop(directory, {})
+                attempts = beside[checkpoint] = beside.pop(checkpoint, {})
                 attempts.setdefault(attempt, _Told(rank))
-                self._reported[checkpoint] = attempts
-            while len(self._reported) > CHECKPOINTS_KEPT:
-                del self._reported[next(iter(self._reported))]
+                if len(beside) > CHECKPOINTS_KEPT:
+                    del beside[next(iter(beside))]
 
     def reported(self) -> tuple[Reported, ...]:
-        """What this process sealed, or heard of, and does not know to be given up."""
+        """What this process sealed, or heard of, last, and does not know to be given up."""
         with self._lists:
+            newest = (
+                (checkpoint, attempts)
+                for beside in reversed(self._reported.values())
+                for checkpoint, attempts in reversed(beside.items())
+            )
             return tuple(
                 (checkpoint, attempt, told.rank)
-                for checkpoint, attempts in self._reported.items()
+                for checkpoint, attempts in reversed(list(islice(newest, SENT_COUNT)))
                 for attempt, told in attempts.items()
                 if not told.is_given_up
             )
@@ -116,20 +128,23 @@ class Uploads:
     def give_up(self, directory: str) -> None:
         """Whoever reported checkpoints in a directory is gone: what comes now is another try."""
         with self._lists:
-            for checkpoint, attempts in self._reported.items():
-                if checkpoint.startswith(f"{directory}/"):
-                    for told in attempts.values():
+            for known, beside in self._reported.items():
+                if known == directory or known.startswith(f"{directory}/"):
+                    for told in chain.from_iterable(a.values() for a in beside.values()):
                         told.is_given_up = True
 
     def reported_at(self, checkpoint: str) -> list[str]:
         """What `checkpoint` is made of: the last attempt of each rank that reported it."""
         with self._lists:
-            return _of_last_try(self._reported.get(checkpoint, {}))
+            return _of_last_try(self._beside(checkpoint).get(checkpoint, {}))
 
     def take(self, checkpoint: str) -> list[str]:
         """`reported_at`, and forget them."""
         with self._lists:
-            return _of_last_try(self._reported.pop(checkpoint, {}))
+            return _of_last_try(self._beside(checkpoint).pop(checkpoint, {}))
+
+    def _beside(self, checkpoint: str) -> dict[str, dict[str, _Told]]:
+        return self._reported.get(layout.parent(checkpoint), {})
 
 
 def _of_last_try(attempts: Mapping[str, _Told]) -> list[str]:
