@@ -30,7 +30,7 @@ from tune_sync.errors import ConfigError, ImmutableError, PathRefusedError
 from tune_sync.filters import wanted
 from tune_sync.homes.bucket.site import BucketSite
 from tune_sync.homes.home import Home, LocalHome
-from tune_sync.homes.shared.home import MARKER, SharedHome
+from tune_sync.homes.shared.home import SharedHome
 from tune_sync.homes.shared.site import SharedSite
 from tune_sync.homes.sites import LocalSite, Site
 from tune_sync.layout import Kind, Place
@@ -342,7 +342,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if self.run is not None and self.run.is_on_its_way(key):
             return pafs.FileInfo(path, pafs.FileType.Directory)  # the control loop asks
         found = home.info(key)
-        if found is None and path.endswith("/" + MARKER):
+        if found is None and path.endswith("/" + layout.MARKER):
             self._writable_home()  # says what is wrong
         return as_file_info(path, found) if found else pafs.FileInfo(path, pafs.FileType.NotFound)
 

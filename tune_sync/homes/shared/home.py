@@ -36,8 +36,6 @@ from tune_sync.same import is_same_inode
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
-MARKER = layout.MARKER
-
 
 class SharedStore(LocalStore):
     """A directory that other nodes change too. See `store.Store`."""
@@ -172,7 +170,7 @@ class SharedHome(LocalHome):
 
     def info(self, key: str) -> Info | None:
         """See `Home.info`. A checkpoint, and Ray's marker, is there if Ray asks for it."""
-        is_marker = posixpath.basename(key) == MARKER
+        is_marker = posixpath.basename(key) == layout.MARKER
         if is_marker or (key and self._checkpoint(key) == key):
             seen = disk.wait_until(lambda: self.store.info(key) is not None, self._patience_s)
             if is_marker and self._where and not seen:
