@@ -28,7 +28,7 @@ INNER_DIR = f"{INTERNAL_DIR}/inner"
 REPORTED_DIR = f"{INTERNAL_DIR}/reported"
 LEASE_KEY = f"{INTERNAL_DIR}/lease.json"
 FORMAT_KEY = f"{INTERNAL_DIR}/format.json"
-INTENT = "manifest.json"
+INTENT = "manifest.json"  # in staging: the manifest that is going to be
 
 # Deeper trees than this come from a symbolic link to its own parent: Arrow follows it 40 times.
 MAX_DEPTH = 32

@@ -31,6 +31,7 @@ from collections.abc import Iterator
 import xxhash
 
 from tests.crash.ledger import Contents, Ledger
+from tests.manifests import manifests_of
 from tune_sync import layout
 from tune_sync.errors import DamagedError
 from tune_sync.homes.commit import Committer
@@ -56,7 +57,7 @@ def check_recovered(store: Store, ledger: Ledger, *, process_only: bool) -> None
     """All of them. `process_only`: there was no power cut."""
     check_at_once(store, ledger)
     visible = dict(visible_checkpoints(store))
-    published = {manifest.checkpoint for manifest in Committer(store).published()}
+    published = {manifest.checkpoint for manifest in manifests_of(Committer(store))}
     for checkpoint, whole in ledger.recorded.items():
         if checkpoint in ledger.retiring:
             continue
@@ -120,7 +121,7 @@ def tree(store: Store, top: str) -> Contents:
 
 def _check_manifests(store: Store, visible: dict[str, Contents]) -> None:
     try:
-        manifests = list(Committer(store).published())
+        manifests = manifests_of(Committer(store))
     except DamagedError as error:
         raise ViolatedError(f"MANIFEST: {error}") from error
     for manifest in manifests:

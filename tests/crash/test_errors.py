@@ -20,6 +20,7 @@ from tests.crash.loop import WHENS, explore
 from tests.crash.run import Run
 from tests.crash.scenarios import C1, ONE, SCENARIOS
 from tests.crash.steps import Action
+from tests.manifests import manifests_of
 from tune_sync.errors import StoreFullError
 from tune_sync.homes.commit import Committer
 from tune_sync.testing.crash_store import CrashStore
@@ -66,7 +67,7 @@ def test_a_step_that_failed_once_may_be_done_again(name: str, verbs: frozenset[s
     for fault, disk, ledger in one_error_each(name, verbs):
         expected = dict(ledger.recorded)
         assert dict(visible_checkpoints(disk)) == expected, fault
-        assert {m.checkpoint for m in Committer(disk).published()} == set(expected), fault
+        assert {m.checkpoint for m in manifests_of(Committer(disk))} == set(expected), fault
         for after in (disk.crash("lose"), disk.crash("kill")):
             check_at_once(after, ledger)
             Committer(after).recover()
@@ -101,7 +102,7 @@ def test_a_full_disk_leaves_intact_what_was_stored(name: str, verbs: frozenset[s
 
 def _check_kept(disk: CrashStore, ledger: Ledger) -> None:
     visible = dict(visible_checkpoints(disk))
-    published = {manifest.checkpoint for manifest in Committer(disk).published()}
+    published = {manifest.checkpoint for manifest in manifests_of(Committer(disk))}
     for checkpoint, whole in ledger.recorded.items():
         if checkpoint not in ledger.retiring | ledger.replacing:
             assert checkpoint in published and visible[checkpoint] == whole

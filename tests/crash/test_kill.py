@@ -14,6 +14,7 @@ import xxhash
 
 from tests.crash import publish_for_ever
 from tests.crash.invariants import check_clean, tree
+from tests.manifests import manifests_of
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.store import LocalStore
 
@@ -80,7 +81,7 @@ def _check_recovered(root: Path, promises: list[tuple[str, str]]) -> None:
     _check_visible(root)
     _check_state(root)
     check_clean(store)
-    manifests = {manifest.checkpoint: manifest for manifest in Committer(store).published()}
+    manifests = {manifest.checkpoint: manifest for manifest in manifests_of(Committer(store))}
     for checkpoint, manifest in manifests.items():
         found = {path: data for path, data in tree(store, checkpoint).items() if data is not None}
         assert {f.path: f.digest for f in manifest.files} == {

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from tests.crash import mirror_for_ever
+from tests.manifests import manifests_of
 from tune_sync import fetch_experiment
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.recorded import is_whole
@@ -57,7 +58,7 @@ def _live(home: Path, remote: Path, steps: int, rest_s: float) -> None:
 def _check(copy: Path) -> None:
     store = LocalStore(copy)
     named = json.loads((copy / mirror_for_ever.STATE).read_text())["named"]
-    manifests = {m.checkpoint: m for m in Committer(store).published()}
+    manifests = {m.checkpoint: m for m in manifests_of(Committer(store))}
     assert set(named) <= set(manifests)
     assert {p.relative_to(copy).as_posix() for p in copy.glob("trial/checkpoint_*")} == set(
         manifests

@@ -28,6 +28,7 @@ import xxhash
 from tests.crash.invariants import ViolatedError
 from tests.crash.ledger import Contents, Ledger
 from tests.crash_buckets.run import STATE_KEY
+from tests.manifests import manifests_of
 from tune_sync import layout
 from tune_sync.errors import TuneSyncError
 from tune_sync.homes.bucket.commit import BucketCommitter
@@ -79,7 +80,7 @@ def intents(bucket: MemoryBucket) -> set[str]:
 def _published(bucket: MemoryBucket, ledger: Ledger) -> dict[str, Contents]:
     """What manifests list, read, with digests checked; not what was removed by hand."""
     try:
-        manifests = list(BucketCommitter(bucket).published())
+        manifests = manifests_of(BucketCommitter(bucket))
     except TuneSyncError as error:
         raise ViolatedError(f"MANIFEST: {error}") from error
     found: dict[str, Contents] = {}

@@ -12,6 +12,7 @@ from tests.crash.steps import Action
 from tests.crash_buckets.invariants import check_at_once, check_recovered, check_stable
 from tests.crash_buckets.run import Run
 from tests.crash_buckets.scenarios import SCENARIOS
+from tests.manifests import manifests_of
 from tune_sync.errors import StoreUnreachableError
 from tune_sync.homes.bucket.commit import BucketCommitter
 from tune_sync.testing.memory_bucket import MemoryBucket
@@ -69,7 +70,7 @@ def test_a_step_that_failed_may_be_done_again(name: str, after: bool) -> None:
         ended = bucket.changes_count < at_count
         bucket.heal()
         check_at_once(bucket, ledger)
-        published = {manifest.checkpoint for manifest in BucketCommitter(bucket).published()}
+        published = {manifest.checkpoint for manifest in manifests_of(BucketCommitter(bucket))}
         assert set(ledger.recorded) - ledger.retired <= published
         BucketCommitter(bucket).recover()
         check_recovered(bucket, ledger, ())

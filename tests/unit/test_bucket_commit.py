@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import xxhash
 
+from tests.manifests import manifests_of
 from tune_sync.buckets.bucket import ObjectInfo
 from tune_sync.errors import (
     ConfigError,
@@ -330,7 +331,7 @@ def test_what_cannot_be_read_is_an_error_and_not_absent(
     with pytest.raises(DamagedError):
         committer.manifest(C0)
     with pytest.raises(DamagedError):
-        list(committer.published())
+        manifests_of(committer)
 
 
 def test_many_threads_publish_each_their_checkpoint(committer: BucketCommitter) -> None:
@@ -353,4 +354,4 @@ def test_many_threads_publish_each_their_checkpoint(committer: BucketCommitter) 
     for thread in threads:
         thread.join(TIMEOUT_S)
     assert not errors
-    assert len(list(committer.published())) == 16
+    assert len(manifests_of(committer)) == 16

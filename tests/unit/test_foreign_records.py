@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.manifests import manifests_of
 from tests.unit.staged import CHECKPOINT, placed, sealed
 from tune_sync import layout
 from tune_sync.errors import DamagedError
@@ -76,7 +77,7 @@ def test_files_of_others_among_manifests_are_no_checkpoints(committer: Committer
     for name in ("README", ".DS_Store", "checkpoint_000000.json.bak"):
         committer.store.write_at(f"{layout.MANIFESTS_DIR}/trial/{name}", 0, b"theirs")
     assert committer.recover().forgotten == ()
-    assert [manifest.checkpoint for manifest in committer.published()] == [CHECKPOINT]
+    assert [manifest.checkpoint for manifest in manifests_of(committer)] == [CHECKPOINT]
 
 
 def test_a_checkpoint_that_was_moved_and_linked_is_deleted_without_what_it_points_to(
@@ -88,4 +89,4 @@ def test_a_checkpoint_that_was_moved_and_linked_is_deleted_without_what_it_point
     committer.record(placed(committer, {"model": b"2"}, NEXT))
     committer.recover()
     assert (moved / "model").read_bytes() == b"1"
-    assert [manifest.checkpoint for manifest in committer.published()] == [NEXT]
+    assert [manifest.checkpoint for manifest in manifests_of(committer)] == [NEXT]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.manifests import manifests_of
 from tune_sync import cleanup, layout
 from tune_sync.buckets.url import parse_bucket_url
 from tune_sync.errors import ConfigError, PathRefusedError
@@ -69,7 +70,7 @@ def files(store: Readable, top: str) -> list[str]:
 def check_tidy(site: Site) -> None:
     inner = site.inside(INNER).home("", 0)
     assert [e.key for e in inner.list("", True) if not e.is_dir] == [f"{WHOLE}/file"]
-    assert [m.checkpoint for m in inner.committer.published()] == [WHOLE]
+    assert [m.checkpoint for m in manifests_of(inner.committer)] == [WHOLE]
     assert files(inner.store, layout.STAGING_DIR) == []
     assert files(site.home("", 1).store, layout.INNER_DIR) == []
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.manifests import manifests_of
 from tests.unit.test_damaged_on_the_way import Flipping
 from tests.unit.test_node_sender import FIRST, SECOND, Shaky, report
 from tune_sync import layout
@@ -92,7 +93,7 @@ def sent(left: LeftBehind, home: Shaky, wanted: Any) -> list[str]:
 def recovered(home: Shaky) -> dict[str, bytes]:
     home.committer.recover()
     return {m.checkpoint: (home.root / m.checkpoint / "two").read_bytes()
-            for m in home.committer.published()}  # fmt: skip
+            for m in manifests_of(home.committer)}  # fmt: skip
 
 
 def test_what_was_reported_is_sent_and_published_and_nothing_stays(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
+from tests.manifests import manifests_of
 from tests.unit.staged import CHECKPOINT, sealed
 from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import (
@@ -88,7 +89,7 @@ def test_what_a_bucket_refuses_to_publish_stays_for_the_next_run(
     assert bucket.objects[f"{CHECKPOINT}/a"] == b"bytes"
     bucket.error = None
     again = start(bucket, runs)
-    assert [m.checkpoint for m in again.home.committer.published()] == [CHECKPOINT]
+    assert [m.checkpoint for m in manifests_of(again.home.committer)] == [CHECKPOINT]
 
 
 def test_ranks_that_were_placed_are_known_to_the_next_run_once_a_put_is_taken(
@@ -102,7 +103,7 @@ def test_ranks_that_were_placed_are_known_to_the_next_run_once_a_put_is_taken(
         run.flush(TIMEOUT_S)
     bucket.error = None  # the outage ends before the run does
     run.close()
-    (found,) = start(bucket, runs).home.committer.published()
+    (found,) = manifests_of(start(bucket, runs).home.committer)
     assert {file.path for file in found.files} == {"a", "b"}
 
 

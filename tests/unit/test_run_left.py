@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.manifests import manifests_of
 from tests.unit.test_node_sender import report
 from tune_sync.errors import LeaseLostError, NotStoredError
 from tune_sync.homes.home import LocalHome
@@ -86,7 +87,7 @@ def test_agents_go_on_after_the_end_and_a_restore_finds_what_they_sent(
     assert live_holder(root) is None
     report(agent_of(run), SECOND)
     again = start(root, runs, "resume")
-    assert {m.checkpoint for m in again.home.committer.published()} == {FIRST, SECOND}
+    assert {m.checkpoint for m in manifests_of(again.home.committer)} == {FIRST, SECOND}
     with pytest.raises(LeaseLostError):
         report(agent_of(run), THIRD)
 
@@ -134,7 +135,7 @@ def test_at_the_end_of_a_run_only_what_was_placed_counts(root: Path, runs: list[
     run = start(root, runs)
     report(agent_of(run), FIRST)
     run.close()
-    assert list(LocalHome(root).committer.published()) == []
+    assert manifests_of(LocalHome(root).committer) == []
 
 
 def test_parts_that_are_seen_too_late_to_be_published_stay_for_the_next_run(
@@ -149,7 +150,7 @@ def test_parts_that_are_seen_too_late_to_be_published_stay_for_the_next_run(
         run.flush(TIMEOUT_S)
     report(home, FIRST)  # another node wrote it, and it shows only now
     run.close()
-    (found,) = start(root, runs, "resume").home.committer.published()
+    (found,) = manifests_of(start(root, runs, "resume").home.committer)
     assert found.checkpoint == FIRST
 
 
@@ -167,4 +168,4 @@ def test_tidying_and_a_restore_that_fails_leave_the_dead_run_to_its_agents(
     report(agent_of(dead), SECOND)
     (root / STATE).write_text(json.dumps({"trial_data": []}))
     again = start(root, runs, "resume")
-    assert {m.checkpoint for m in again.home.committer.published()} == {FIRST, SECOND}
+    assert {m.checkpoint for m in manifests_of(again.home.committer)} == {FIRST, SECOND}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.manifests import manifests_of
 from tests.unit.test_bucket_commit import C0, staged
 from tests.unit.test_node_sender import FIRST, Shaky, make, staging, until
 from tune_sync.behind.node_sender import NodeSender
@@ -110,7 +111,7 @@ def test_ranks_whose_driver_died_after_it_took_them_are_published(
     home.is_up = True
     until(sender, lambda n: len(n.stored) == 2)
     assert home.committer.recover().completed == (FIRST,)
-    (manifest,) = home.committer.published()
+    (manifest,) = manifests_of(home.committer)
     assert [file.path for file in manifest.files] == ["rank0", "rank1"]
     assert manifest.metrics == {"rank": 0}
 
@@ -145,7 +146,7 @@ def test_in_a_bucket_ranks_are_published_with_what_the_lowest_has_noted(
     committer = bucket_with_ranks(parts=("n0", "n1"))
     with caplog.at_level(logging.WARNING, "ray.tune_sync"):
         assert committer.recover().completed == (C0,)
-    (manifest,) = committer.published()
+    (manifest,) = manifests_of(committer)
     assert [file.path for file in manifest.files] == ["common", "rank0", "rank1"]
     assert manifest.metrics == {"rank": 0}
     assert "ranks 0 and 1 report different bytes for common" in caplog.text
@@ -158,7 +159,7 @@ def test_what_strict_refuses_is_refused_after_a_restore_too(
     with caplog.at_level(logging.WARNING, "ray.tune_sync"):
         assert committer.recover(strict=True).dropped == (C0,)
     assert "ranks 0 and 1 report different bytes for 'common'" in caplog.text
-    assert list(committer.published()) == []
+    assert manifests_of(committer) == []
 
 
 def test_in_a_bucket_ranks_of_which_nobody_knows_are_dropped_with_their_objects(

@@ -115,13 +115,6 @@ class Records:
             return None
         return manifest_of(checkpoint, self.store.read(key), key)
 
-    def published(self) -> Iterator[Manifest]:
-        """All published checkpoints, in the order of their keys."""
-        for checkpoint in recorded(self.store):
-            manifest = self.manifest(checkpoint)
-            if manifest is not None:
-                yield manifest
-
     # For those who order writes
 
     def _seals(self, checkpoint: str) -> list[Seal]:

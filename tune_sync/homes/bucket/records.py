@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -54,13 +54,6 @@ class BucketRecords:
             return manifest_of(checkpoint, self.bucket.get(key), key)
         except FileNotFoundError:
             return None
-
-    def published(self) -> Iterator[Manifest]:
-        """All published checkpoints, in the order of their keys."""
-        with ThreadPoolExecutor(READS_COUNT) as pool:
-            for manifest in pool.map(self.manifest, self.recorded()):
-                if manifest is not None:
-                    yield manifest
 
     def recorded(self) -> list[str]:
         """Keys of checkpoints that have a manifest, in order, by one listing."""
