@@ -142,6 +142,7 @@ class Slots:
         """
         with self._changed:
             self._account.slots.remove(slot)
+            self._changed.notify_all()  # who waits for it has to look for another
         slot.close()
         self.prepare(slot.capacity_bytes - _HEADROOM_BYTES, 1)
 
