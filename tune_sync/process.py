@@ -39,6 +39,14 @@ def owned_name() -> str:
     return f"tune_sync-{_machine_hash()}-{pid}-{start_of(pid) or '0'}-{next(_NUMBERS)}"
 
 
+def is_own(name: str) -> bool:
+    """Whether `name` holds an `owned_name` of this process."""
+    found, pid = _OWNED.search(name), os.getpid()
+    return found is not None and found.groups() == (
+        _machine_hash(), str(pid), start_of(pid) or "0",
+    )  # fmt: skip
+
+
 def is_orphan(name: str) -> bool:
     """Whether `name` holds an `owned_name` of a process of this machine that has ended."""
     found = _OWNED.search(name)

@@ -23,6 +23,7 @@ DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
     torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128,
     torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint32, torch.uint64,
+    torch.complex32, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
 ]  # fmt: skip
 
 
@@ -75,7 +76,10 @@ def conjugate_and_negative(device: str) -> Any:
 @build
 def sparse(device: str) -> Any:
     dense = (numbers((20, 30), device) > 90).float()
-    return [dense.to_sparse(), dense.to_sparse_csr(), dense.to_sparse_csc()]
+    return [
+        dense.to_sparse(), dense.to_sparse_csr(), dense.to_sparse_csc(),
+        dense.to_sparse_bsr((5, 3)), dense.to_sparse_bsc((4, 10)),
+    ]  # fmt: skip
 
 
 @build
@@ -85,6 +89,7 @@ def quantized(device: str) -> Any:
     return [
         torch.quantize_per_tensor(values, 0.5, 3, torch.qint8),
         torch.quantize_per_channel(values, scales, zeros, 0, torch.quint8),
+        torch.quantize_per_tensor(values, 0.01, 0, torch.qint32),
     ]
 
 
@@ -137,6 +142,17 @@ def training_state(device: str) -> Any:
         "model": model.state_dict(), "optimizer": optimizer.state_dict(),
         "schedule": schedule.state_dict(), "random": torch.get_rng_state(), "step": 3,
     }  # fmt: skip
+
+
+@build
+def optimizers(device: str) -> Any:
+    """Themselves, and not only their state."""
+    model = net(device)
+    made = [torch.optim.AdamW(model.parameters()), torch.optim.SGD(model.parameters(), momentum=1)]
+    model(numbers((8, 40), device)).square().mean().backward()
+    for optimizer in made:
+        optimizer.step()
+    return [model, *made]
 
 
 @build
@@ -194,6 +210,9 @@ def outline(value: Any) -> Any:
         return (type(value).__name__, [outline(v) for v in value])
     if isinstance(value, torch.nn.Module):
         return (type(value).__name__, outline(value.state_dict()), str(value))
+    if isinstance(value, torch.optim.Optimizer):
+        groups = [outline(group["params"]) for group in value.param_groups]
+        return (type(value).__name__, outline(value.state_dict()), value.defaults, groups)
     if isinstance(value, (SavesItself, Plain)):
         return (type(value).__name__, outline(vars(value)))
     return value

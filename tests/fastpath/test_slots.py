@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from tune_sync.errors import ConfigError
 from tune_sync.fastpath import Slot, Slots
 from tune_sync.fastpath.slots import sweep
+from tune_sync.testing.transport_pair import wait_until
 
 MIB = 1 << 20
 
@@ -99,6 +101,35 @@ def test_a_slot_that_somebody_reads_is_not_filled_again(
     assert slots.take(MIB, wait_s=0) is None
     held.close()
     assert take(slots) is slot
+
+
+def test_a_slot_that_is_given_away_is_replaced_and_its_file_stays(
+    new_slots: Callable[..., Slots], shared_memory: Path
+) -> None:
+    slots = new_slots(max_checkpoints_in_memory=1, memory_limit_bytes=MIB + MIB // 2)
+    capacities_bytes = set()
+    for number in range(3):
+        slot = take(slots)
+        slot.memory[0] = number
+        os.link(slot.path, shared_memory / str(number))
+        slots.give_away(slot)
+        capacities_bytes.add(slot.capacity_bytes)
+    take(slots).memory[0] = 255
+    assert [(shared_memory / str(number)).read_bytes()[0] for number in range(3)] == [0, 1, 2]
+    assert len(capacities_bytes) == 1
+    assert len(list(slots.folder.iterdir())) == 1
+
+
+def test_who_waits_for_a_slot_that_is_given_away_is_told(new_slots: Callable[..., Slots]) -> None:
+    slots = new_slots(max_checkpoints_in_memory=1)
+    slot = take(slots)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(slots.take, MIB, wait_s=60.0)
+        wait_until(lambda: bool(slots._changed._waiters))  # type: ignore[attr-defined]
+        slots.folder.chmod(0o775)  # so that no other can be made
+        slots.give_away(slot)
+        assert waiting.result(30.0) is None
+    slots.folder.chmod(0o700)
 
 
 @pytest.mark.parametrize("how", ["truncated", "written"])

@@ -4,6 +4,7 @@ import io
 import mmap
 import os
 import pickle
+import shutil
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 
 import tune_sync.torch as fast
 from tests.fastpath.objects import BUILDS, numbers, outline
+from tune_sync.behind.file_calls import is_being_written
 from tune_sync.fastpath import Slots
 from tune_sync.fastpath.torch_saver import Saver
 
@@ -100,6 +102,23 @@ def test_each_path_keeps_its_checkpoint(shared_memory: Path, saver: Saver) -> No
     for n, value in enumerate(values):
         saver.save(value, shared_memory / f"{n}.pt")
     assert all(torch.equal(load(shared_memory / f"{n}.pt"), v) for n, v in enumerate(values))
+
+
+def test_what_is_to_be_handed_over_is_nobody_elses(saver: Saver) -> None:
+    """As `staged_checkpoint` makes its directories below that of the slots."""
+    value = numbers((300, 1000), "cpu")
+    saver.slots.is_there()
+    paths = [saver.slots.folder / f"made-{step}" / "state.pt" for step in range(4)]
+    for step, path in enumerate(paths):
+        path.parent.mkdir()
+        saver.save_async(value + step, path).result()
+        assert path.stat().st_nlink == 1
+        assert not is_being_written(path)
+    for step, path in enumerate(paths):
+        assert torch.equal(load(path), value + step)
+        shutil.rmtree(path.parent)
+    saver.close()
+    assert list(saver.slots.folder.iterdir()) == []
 
 
 def test_a_file_that_plain_torch_overwrote_does_no_harm(shared_memory: Path, saver: Saver) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 
@@ -9,6 +10,10 @@ import pytest
 import ray
 
 CPU_COUNT = 2
+
+# The environment with the lowest Ray has no PyTorch; tests/fastpath/test_imports.py is for others.
+if importlib.util.find_spec("torch") is None:
+    collect_ignore_glob = ["test_torch_*"]
 
 
 @pytest.fixture(scope="package")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,35 @@ import pytest
 from tests.unit.test_memory_tier import BODY, Node, make
 from tests.unit.test_node_sender import FIRST, SECOND, Shaky
 from tune_sync.behind.node_disk import remove_made
+from tune_sync.fastpath import Slot, Slots, placing
 from tune_sync.transfer.upload import Upload
 
 __all__ = ["make"]  # a fixture
+
+
+@pytest.fixture
+def slots(tmp_path: Path) -> Iterator[Slots]:
+    shm = tmp_path / "shm"
+    shm.mkdir()
+    made = Slots(shm, max_checkpoints_in_memory=1)
+    yield made
+    made.close()
+
+
+def taken(slots: Slots) -> Slot:
+    slot = slots.take(len(BODY), wait_s=60)
+    assert slot is not None
+    return slot
+
+
+def saved(slots: Slots, made: Path) -> int:
+    """Save as `tune_sync.torch` does, to be handed over; returns how much that is."""
+    slot = taken(slots)
+    slot.memory[: len(BODY)] = BODY
+    assert placing.place(slot, made / "large")
+    slots.give_away(slot)
+    slots.give_back(taken(slots))  # the next one is made in the background
+    return slot.capacity_bytes
 
 
 def handed_over(node: Node, made: Path, checkpoint: str) -> Upload:
@@ -46,6 +72,49 @@ def test_what_is_made_in_memory_is_handed_over_there(
     assert [path.stat().st_ino for path in node.memory.rglob("large")] == [inode]
     assert node.publish(upload, SECOND) == {"large": BODY}
     assert node.budget.taken_bytes == len(BODY)  # its seal lies beside it while it is confirmed
+
+
+def test_a_slot_is_handed_over_counts_once_and_is_not_filled_again(
+    make: Callable[..., Node], slots: Slots
+) -> None:
+    node = make()
+    made = node.staging.make_directory(len(BODY))
+    assert made is not None
+    size_bytes = saved(slots, made)
+    inode = (made / "large").stat().st_ino
+    upload = handed_over(node, made, FIRST)
+    (found,) = node.memory.rglob("large")
+    assert found.stat().st_ino == inode
+    (ready,) = (path for path in node.budget.folder.iterdir() if path.is_file())
+    assert ready.stat().st_ino != inode
+    slot = taken(slots)
+    slot.memory[: len(BODY)] = BODY[::-1]
+    slots.give_back(slot)
+    assert node.publish(upload, FIRST)["large"][: len(BODY)] == BODY
+    assert node.budget.taken_bytes == size_bytes + node.budget.ready_bytes
+
+
+def test_a_slot_that_is_ready_has_the_room_of_what_is_made_of_it(
+    make: Callable[..., Node], home: Shaky, slots: Slots
+) -> None:
+    home.is_up = False  # so that nothing makes room
+    slot = taken(slots)
+    size_bytes = slot.capacity_bytes
+    slots.give_back(slot)
+    node = make(limit_bytes=3 * size_bytes)
+    for name in (FIRST, SECOND):
+        made = node.staging.make_directory(size_bytes)
+        assert made is not None and made.is_relative_to(node.memory)
+        saved(slots, made)
+        handed_over(node, made, name)
+    assert node.budget.taken_bytes == 3 * size_bytes
+    made = node.staging.make_directory(size_bytes)
+    assert made is not None and made.is_relative_to(node.memory)
+    remove_made(made)
+    os.link(next(p for p in node.budget.folder.iterdir() if p.is_file()), made.parents[1] / "mine")
+    made = node.staging.make_directory(size_bytes)
+    assert made is not None and not made.is_relative_to(node.memory), "a file in use is no room"
+    remove_made(made)
 
 
 def test_what_finds_no_room_in_memory_is_made_on_the_disk(make: Callable[..., Node]) -> None:

@@ -75,8 +75,8 @@ class MemoryHome(NodeDisk):
         with budget.opened():
             made = super().make_directory()
         try:
-            self._find_room("", lambda: budget.has(size_bytes))
-            budget.take(made, size_bytes)
+            self._find_room("", lambda: budget.has(size_bytes, budget.ready_bytes))
+            budget.take(made, size_bytes, budget.ready_bytes)
             directory = made / MADE_NAME
             directory.mkdir()
         except BaseException:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tune_sync.errors import StoreDeniedError, StoreFullError
 from tune_sync.fastpath.folder import folder_of, locked
 from tune_sync.fastpath.pages import memory_available_bytes, room_bytes
 from tune_sync.fastpath.sizing import SPARE
+from tune_sync.process import is_own
 
 TAKES = "takes"
 
@@ -48,18 +49,19 @@ class Budget:
                 ) from error
             yield
 
-    def take(self, attempt: Path, more_bytes: int) -> None:
+    def take(self, attempt: Path, more_bytes: int, ready_bytes: int = 0) -> None:
         """Let an attempt take more; all of it, or nothing.
 
         Args:
             attempt: Its directory, which is there.
             more_bytes: How much.
+            ready_bytes: How much of that counts already: of slots that become its files.
 
         Raises:
             StoreFullError: There is not so much left; names the sizes.
         """
         with locked(self.folder):
-            self._check(more_bytes)
+            self._check(more_bytes, ready_bytes)
             _grow(attempt, more_bytes)
 
     def move(self, source: Path, target: Path, size_bytes: int) -> None:
@@ -68,10 +70,10 @@ class Budget:
             for attempt, more_bytes in ((source, -size_bytes), (target, size_bytes)):
                 _grow(attempt, more_bytes)
 
-    def has(self, more_bytes: int) -> bool:
-        """Whether so much is left."""
+    def has(self, more_bytes: int, ready_bytes: int = 0) -> bool:
+        """Whether so much is left. See `take`."""
         try:
-            self._check(more_bytes)
+            self._check(more_bytes, ready_bytes)
         except StoreFullError:
             return False
         return True
@@ -81,11 +83,17 @@ class Budget:
         """By all attempts, and by slots of processes."""
         return sum(_sizes(self.folder))
 
-    def _check(self, more_bytes: int) -> None:
+    @property
+    def ready_bytes(self) -> int:
+        """Of slots of this process that are no file elsewhere."""
+        found = [_stat(entry) for entry in _entries(self.folder) if is_own(entry.name)]
+        return sum(one.st_size for one in found if one is not None and one.st_nlink == 1)
+
+    def _check(self, more_bytes: int, ready_bytes: int = 0) -> None:
         taken_bytes = self.taken_bytes
         free_bytes, total_bytes = room_bytes(self.folder)
         limit_bytes = self._limit_bytes or _half(free_bytes, taken_bytes)
-        over_limit = taken_bytes + more_bytes > limit_bytes
+        over_limit = taken_bytes + max(0, more_bytes - ready_bytes) > limit_bytes
         if not over_limit and free_bytes - more_bytes >= total_bytes * SPARE:
             return
         raise StoreFullError(
@@ -114,13 +122,24 @@ def _half(free_bytes: int, taken_bytes: int) -> int:
 
 def _sizes(folder: Path) -> Iterator[int]:
     """What each attempt takes, and each file that is of none."""
-    entries: list[os.DirEntry[str]] = []
-    with suppress(FileNotFoundError):  # it is being removed
-        entries = list(os.scandir(folder))
+    entries = _entries(folder)
     takes = [entry for entry in entries if entry.name == TAKES]
     for entry in takes or entries:  # what is beside it is what it counts
-        with suppress(FileNotFoundError):
-            if entry.is_dir(follow_symlinks=False):
-                yield from _sizes(Path(entry))
-            else:
-                yield entry.stat(follow_symlinks=False).st_size
+        if entry.is_dir(follow_symlinks=False):
+            yield from _sizes(Path(entry))
+        elif found := _stat(entry):
+            yield found.st_size
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        return list(os.scandir(folder))
+    except FileNotFoundError:  # it is being removed
+        return []
+
+
+def _stat(entry: os.DirEntry[str]) -> os.stat_result | None:
+    try:
+        return entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None

@@ -19,18 +19,24 @@ _CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
 _CHUNK_BYTES = 64 << 20
 
 
-def place(slot: Slot, path: Path) -> None:
+def place(slot: Slot, path: Path) -> bool:
     """Make the checkpoint in `slot` the file at `path`.
 
     On the file system of the slot that is a second link. Elsewhere the bytes are copied and, on
     return, durable.
 
+    Returns:
+        Whether that is a link below the directory of the slots. What is there was made to be
+        handed over, which needs a file that nobody else has, or may write to.
+
     Raises:
         StoreFullError: No room; what was at `path` is intact.
     """
     with _temporary(path, slot.capacity_bytes) as temporary:
-        if not _is_linked(slot, temporary):
+        is_linked = _is_linked(slot, temporary)
+        if not is_linked:
             write(temporary, lambda file: _copy(slot, file))
+    return is_linked and slot.path.parent.resolve() in path.parents
 
 
 def write(temporary: Path, fill: Callable[[int], None]) -> None:

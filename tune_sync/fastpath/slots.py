@@ -135,6 +135,17 @@ class Slots:
             slot.is_busy = False
             self._changed.notify_all()
 
+    def give_away(self, slot: Slot) -> None:
+        """Say that the file of `slot` is somebody else's now, and nobody here writes to it again.
+
+        Another slot is made for it, in the background, if there is none.
+        """
+        with self._changed:
+            self._account.slots.remove(slot)
+            self._changed.notify_all()  # who waits for it has to look for another
+        slot.close()
+        self.prepare(slot.capacity_bytes - _HEADROOM_BYTES, 1)
+
     def close(self) -> None:
         """Give all memory back; checkpoints that are linked elsewhere stay."""
         atexit.unregister(self.close)

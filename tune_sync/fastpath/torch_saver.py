@@ -89,8 +89,13 @@ class Saver:
     def _finish(self, copies: Copies, slot: Any, target: Path) -> Path:
         try:
             copies.wait()
-            placing.place(slot, target)
-        finally:
+            is_to_be_handed_over = placing.place(slot, target)
+        except BaseException:
+            self.slots.give_back(slot)
+            raise
+        if is_to_be_handed_over:
+            self.slots.give_away(slot)
+        else:
             self.slots.give_back(slot)
         return target
 
