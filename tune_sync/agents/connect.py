@@ -254,9 +254,7 @@ def start_bucket(options: Mapping[str, Any] | None) -> Address:
 
     And the home agent, which `note_run` starts.
     """
-    name = f"options-{uuid.uuid4().hex}" if options else ""
-    if options:
-        start_options(name, options)
+    name = start_options(options) if options else ""
     return Address(node_id(), name, _agent_at(node_id()))
 
 
