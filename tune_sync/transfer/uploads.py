@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tune_sync import layout
 from tune_sync.errors import ConfigError
 from tune_sync.homes.home import Home
 from tune_sync.report import Report
@@ -34,10 +35,14 @@ class Uploads:
 
     Args:
         sealed: Called after a report was sealed.
+        check_key: Raises PathRefusedError for the name of a file that the destination cannot keep.
     """
 
-    def __init__(self, sealed: Callable[[Report], None] = lambda report: None) -> None:
-        self._sealed = sealed
+    def __init__(
+        self, sealed: Callable[[Report], None] = lambda report: None,
+        check_key: Callable[[str], str] = layout.check_key,
+    ) -> None:  # fmt: skip
+        self._sealed, self._check_key = sealed, check_key
         self._uploads: dict[str, Upload] = {}
         self._reported: dict[str, dict[str, _Told]] = {}  # attempts in the order they are heard of
         self._lists = threading.Lock()
@@ -48,7 +53,7 @@ class Uploads:
         Raises:
             ConfigError: Another thread is writing it: its bytes are not dropped under its hands.
         """
-        upload = Upload(home, checkpoint, rank)
+        upload = Upload(home, checkpoint, rank, check_key=self._check_key)
         with self._lists:
             earlier = self._uploads.get(checkpoint)
             if earlier is None or not earlier.is_of_another_thread:
