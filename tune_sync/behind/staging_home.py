@@ -22,7 +22,7 @@ from tune_sync.behind.node_disk import NodeDisk
 from tune_sync.behind.replicating import Replica, Replicating
 from tune_sync.behind.settling import Sender, Settling
 from tune_sync.behind.spilling_home import KEPT_COUNT, SpillingHome
-from tune_sync.errors import NotWholeError, StoreError, StoreFullError, SyncTimeoutError
+from tune_sync.errors import NotWholeError, StoreFullError, SyncTimeoutError
 from tune_sync.homes.home import Home, Piece
 from tune_sync.homes.store import Info
 from tune_sync.manifest import FileEntry, Seal
