@@ -127,10 +127,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         self.uploads.seal()
 
     def bind(self, experiment: str) -> None:
-        """Set the experiment's name. Raises PathRefusedError if it leaves the storage path."""
-        if not experiment:
-            raise ConfigError("the experiment needs a name")
-        self.spec = replace(self.spec, experiment=layout.check_key(experiment))
+        """Set the experiment's name. Raises as `layout.check_experiment` does."""
+        self.spec = replace(self.spec, experiment=layout.check_experiment(experiment))
 
     @property
     def experiment_root(self) -> str:

@@ -389,3 +389,9 @@ def test_what_is_no_syncer_is_refused_with_what_is_one(syncer: Any, place: str |
     parts = ["CommandSyncer", "CallbackSyncer", "subclass of Syncer"]
     parts += ["My()"] if syncer is My else []
     assert all(part in str(raised.value) for part in parts)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "new\nline", "\udc80"])
+def test_a_name_that_no_directory_can_have_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="an experiment cannot be named"):
+        RunConfig(name=name, storage_path=tmp_path)
