@@ -21,6 +21,7 @@ from tune_sync.field_checks import (
     check_flag,
     check_patterns,
     check_seconds,
+    own_syncers,
 )
 from tune_sync.filters import leaves_nothing
 from tune_sync.syncers.base import Syncer
@@ -179,8 +180,7 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
 
     def __getstate__(self) -> dict[str, Any]:
         syncer = LEFT_OUT if self.own_syncer is not None else self.syncer
-        # Secrets are never pickled.
-        return {**self.__dict__, "storage_options": None, "syncer": syncer}
+        return {**self.__dict__, "storage_options": None, "syncer": syncer}  # secrets never
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SyncConfig:
         return self.__copy__()
@@ -364,7 +364,7 @@ def _check_syncer(syncer: Any, place: Any, is_bucket: bool) -> None:
     if syncer != AUTO and not isinstance(syncer, fits):
         raise ConfigError(
             f'SyncConfig(upload_dir={str(place)!r}, syncer={_named(syncer)}): "auto" or a '
-            f"{fits.__name__} is needed"
+            f"{fits.__name__} is needed; {own_syncers(syncer)}"
         )
 
 
@@ -392,7 +392,7 @@ def _check_syncer_alone(syncer: Any) -> None:
         raise ConfigError(f"SyncConfig(syncer={_named(syncer)}): it needs upload_dir")
     raise ConfigError(
         f'SyncConfig(syncer={syncer!r}): "auto", an ObjectStoreSyncer or None is needed; a bucket '
-        'wants upload_dir="s3://bucket/path"; a command upload_dir and syncer=CommandSyncer(...)'
+        f'wants upload_dir="s3://bucket/path"; {own_syncers(syncer)}, and needs upload_dir'
     )
 
 

@@ -48,3 +48,12 @@ def check_patterns(name: str, value: Any) -> tuple[str, ...]:
                 f"SyncConfig({name}=...): {pattern!r} has to be relative to the trial directory"
             )
     return tuple(value)
+
+
+def own_syncers(given: Any) -> str:
+    """What a syncer of the user's own may be, for the error of something that is none."""
+    made = f"{given.__name__}() of the class {given.__name__}, " if isinstance(given, type) else ""
+    return (
+        f"one of your own is {made}a CommandSyncer(...), a CallbackSyncer(...) of functions, or an "
+        "instance of a subclass of Syncer"
+    )

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tune_sync import layout, storage_options
+from tune_sync.buckets.bucket import check_object_key
 from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import ConfigError, ImmutableError, PathRefusedError
 from tune_sync.filters import wanted
@@ -93,12 +94,12 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     """
 
     def __init__(self, spec: Spec, connector: Connector) -> None:
-        self.spec = spec
+        self.spec, self.connector = spec, connector
         self.run: Run | None = None
         self.is_driver, self.on_existing, self.ways_out = False, "error", ""
-        self.connector = connector
         self._home_cache: tuple[Spec, Home] | None = None
-        self.uploads = Uploads(lambda report: self.connector.reported(self.spec, report))
+        check_key = check_object_key if spec.scheme else layout.check_key  # also where it stages
+        self.uploads = Uploads(lambda report: connector.reported(self.spec, report), check_key)
         self.files = SentFiles(self._tell_unstored)
         self._reads = Reads()
 
@@ -124,10 +125,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         self.uploads.seal()
 
     def bind(self, experiment: str) -> None:
-        """Set the experiment's name. Raises PathRefusedError if it leaves the storage path."""
-        if not experiment:
-            raise ConfigError("the experiment needs a name")
-        self.spec = replace(self.spec, experiment=layout.check_key(experiment))
+        """Set the experiment's name. Raises as `layout.check_experiment` does."""
+        self.spec = replace(self.spec, experiment=layout.check_experiment(experiment))
 
     @property
     def experiment_root(self) -> str:
@@ -324,9 +323,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         return key
 
     def _place(self, path: str) -> Place:
-        return layout.classify(
-            self._own_key(path), checkpoint_depth=self.spec.options.checkpoint_depth
-        )
+        depth = self.spec.options.checkpoint_depth
+        return layout.classify(self._own_key(path), checkpoint_depth=depth)
 
     def locate(self, path: str) -> tuple[Home, str, str]:
         """The home to read `path` from, its key there, and what the keys are relative to."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import os
 import warnings
 from collections.abc import Iterator
@@ -81,17 +83,22 @@ def staged_checkpoint(size_bytes: int | None = None) -> Iterator[StagedDirectory
         StoreFullError: The disk is full.
         StoreDeniedError: This user may not write there.
     """
-    handler = _handler_here()
-    if size_bytes is not None and (isinstance(size_bytes, bool) or size_bytes < 0):
-        raise ConfigError(
-            f"staged_checkpoint(size_bytes={size_bytes!r}): a size in bytes is needed"
-        )
-    given = handler.make_directory(size_bytes or 0) if handler is not None else None
+    handler, size = _handler_here(), _checked(size_bytes)
+    given = handler.make_directory(size) if handler is not None else None
     path = given or _plain_directory()
     try:
         yield StagedDirectory(path, Checkpoint(str(path), filesystem=GivenHandler(path).filesystem))
     finally:
         remove_made(path)
+
+
+def _checked(size_bytes: Any) -> int:
+    is_number = isinstance(size_bytes, numbers.Real) and not isinstance(size_bytes, bool)
+    if size_bytes is not None and not (is_number and 0 <= size_bytes < math.inf):
+        raise ConfigError(
+            f"staged_checkpoint(size_bytes={size_bytes!r}): a size in bytes is needed"
+        )
+    return int(size_bytes or 0)
 
 
 def _plain_directory() -> Path:

@@ -16,7 +16,7 @@ import enum
 import re
 from dataclasses import dataclass
 
-from tune_sync.errors import PathRefusedError
+from tune_sync.errors import ConfigError, PathRefusedError
 
 INTERNAL_DIR = ".tune_sync"
 MARKER = ".validate_storage_marker"  # Ray looks for it on every node, in every report
@@ -29,6 +29,9 @@ REPORTED_DIR = f"{INTERNAL_DIR}/reported"
 LEASE_KEY = f"{INTERNAL_DIR}/lease.json"
 FORMAT_KEY = f"{INTERNAL_DIR}/format.json"
 INTENT = "manifest.json"  # in staging: the manifest that is going to be
+
+# Of one name in a directory.
+MOST_NAME_BYTES = 255
 
 # Deeper trees than this come from a symbolic link to its own parent: Arrow follows it 40 times.
 MAX_DEPTH = 32
@@ -80,6 +83,24 @@ def check_key(key: str) -> str:
         )
     _check_depth(key, MAX_DEPTH + STAGING_DEPTH)
     return key
+
+
+def check_experiment(name: str) -> str:
+    """Return the name of an experiment if a directory, and a bucket, can have it.
+
+    Raises:
+        ConfigError: It is empty or too long, or has a character that is no text, or that controls.
+        PathRefusedError: It leaves the storage path.
+    """
+    controls = any(ord(c) < 32 or ord(c) == 127 for c in name)
+    size_bytes = max(len(part.encode(errors="replace")) for part in name.split("/"))
+    is_text = not any("\ud800" <= c <= "\udfff" for c in name)
+    if not name or controls or not is_text or size_bytes > MOST_NAME_BYTES:
+        raise ConfigError(
+            f"an experiment cannot be named {name[:80]!r}: give 1 to {MOST_NAME_BYTES} bytes of "
+            f"UTF-8 without control characters (this has {size_bytes} bytes)"
+        )
+    return check_key(name)
 
 
 def _is_a_name(key: str) -> bool:

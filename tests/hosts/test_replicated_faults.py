@@ -151,7 +151,7 @@ def test_a_checkpoint_that_is_larger_than_shared_memory_is_staged_on_the_disk(
     with little_memory(cluster, "w1", CHECKPOINT_BYTES // 2):
         found = search(cluster, name="no-room", sync=sync, trials=trials)
     assert_all(found, 4)
-    assert said(cluster, "w1", "is staged in /tmp/tune_sync-")
+    assert said(cluster, "w1", "is staged on the disk, in /tmp/tune_sync-")
 
 
 def in_memory_bytes(cluster: Cluster, host: str) -> int:

@@ -375,3 +375,23 @@ def test_failures_are_counted_only_where_a_report_waits_and_may_go_on() -> None:
 @pytest.mark.parametrize("fields", [{"wait_for": "staged"}, {"on_sync_error": "continue"}])
 def test_what_is_staged_may_be_in_memory(fields: dict[str, Any]) -> None:
     assert SyncConfig(fast_path=FastPath(), **fields).fast_path == FastPath()
+
+
+class My(OwnSyncer):
+    pass
+
+
+@pytest.mark.parametrize("syncer", [My, object(), print])
+@pytest.mark.parametrize("place", [None, "far", "s3://b/x"])
+def test_what_is_no_syncer_is_refused_with_what_is_one(syncer: Any, place: str | None) -> None:
+    with pytest.raises(ConfigError) as raised:
+        SyncConfig(upload_dir=place, syncer=syncer)
+    parts = ["CommandSyncer", "CallbackSyncer", "subclass of Syncer"]
+    parts += ["My()"] if syncer is My else []
+    assert all(part in str(raised.value) for part in parts)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "new\nline", "\udc80"])
+def test_a_name_that_no_directory_can_have_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="an experiment cannot be named"):
+        RunConfig(name=name, storage_path=tmp_path)

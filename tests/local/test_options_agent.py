@@ -12,7 +12,7 @@ import psutil
 import ray
 
 from tune_sync.agents.home_agent import NAMESPACE
-from tune_sync.agents.options_agent import ask_options, start_options
+from tune_sync.agents.options_agent import OF_RUN, ask_options, start_options
 from tune_sync.agents.options_keeper import keep_options
 
 TIMEOUT_S = 60.0
@@ -59,8 +59,7 @@ def test_ray_does_not_keep_what_options_and_keeper_are_told(local_ray: None) -> 
     ray.get(actor.ping.remote(), timeout=TIMEOUT_S)
     assert gcs_holds(known.encode()), "else this test sees nothing"
     ray.kill(actor)
-    name, keeper = f"options-{uuid.uuid4().hex}", f"options-of-{uuid.uuid4().hex}"
-    start_options(name, {"secret": secret})
+    name, keeper = start_options({"secret": secret}), f"options-of-{uuid.uuid4().hex}"
     keep_options(keeper, "nobody", {"secret": secret})
     for asked in (name, keeper):
         assert ask_options(asked, TIMEOUT_S) == {"secret": secret}
@@ -68,12 +67,19 @@ def test_ray_does_not_keep_what_options_and_keeper_are_told(local_ray: None) -> 
 
 
 def test_an_agent_that_was_started_again_is_told_again(local_ray: None) -> None:
-    name = f"options-{uuid.uuid4().hex}"
-    start_options(name, {"secret": "s"})
-    assert ask_options(name, TIMEOUT_S) == {"secret": "s"}
-    ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=False)
+    names = {secret: start_options({"secret": secret}) for secret in "st"}
+    assert ask_options(names["s"], TIMEOUT_S) == {"secret": "s"}
+    agent = names["s"].partition(OF_RUN)[0]
+    ray.kill(ray.get_actor(agent, namespace=NAMESPACE), no_restart=False)
     time.sleep(0.5)  # Ray ends it a moment later
-    assert ask_options(name, TIMEOUT_S) == {"secret": "s"}
+    for secret, name in names.items():
+        assert ask_options(name, TIMEOUT_S) == {"secret": secret}
+
+
+def test_one_process_knows_the_options_of_all_runs_of_a_driver(local_ray: None) -> None:
+    names = [start_options({"run": number}) for number in range(3)]
+    assert [ask_options(n, TIMEOUT_S) for n in names] == [{"run": number} for number in range(3)]
+    assert len({name.partition(OF_RUN)[0] for name in names}) == 1
 
 
 def test_one_that_is_not_there_is_not_waited_for(local_ray: None) -> None:

@@ -105,6 +105,9 @@ def test_a_name_that_is_taken_there_is_refused_and_nothing_is_mixed(
     (tmp_path / "copy").mkdir()
     with pytest.raises(FileExistsError, match="never mixed"):
         fetch_experiment(tmp_path / "far/x", tmp_path / "copy", copying())
+    # What the refused start has left is no experiment, and not in the way of the earlier one.
+    fetch_experiment(tmp_path / "far/x", tmp_path / "home/x", copying())
+    assert not tune.Tuner.restore(str(tmp_path / "home/x"), train_n).fit().errors
 
 
 def test_the_syncer_is_needed_on_the_drivers_node_alone(local_ray: None, tmp_path: Path) -> None:

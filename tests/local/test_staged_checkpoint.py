@@ -16,6 +16,7 @@ import tune_sync
 from tests.hosts.drivers.trainables import read_checkpoint, write_checkpoint
 from tests.hosts.searches import wait_for
 from tune_sync import RunConfig, SyncConfig
+from tune_sync.errors import ConfigError
 
 STEPS = 3
 BLOB_BYTES = 3_000_000
@@ -178,3 +179,12 @@ def test_the_directory_is_no_checkpoint_and_the_error_says_what_to_report(
     config = RunConfig(name="x", verbose=0, storage_path=tmp_path)
     (error,) = tune.Tuner(mistakes_the_directory, run_config=config).fit().errors
     assert "report checkpoint=staged.checkpoint" in str(error)
+
+
+@pytest.mark.parametrize("size", ["1GB", True, -1, float("nan"), float("inf")])
+def test_a_size_that_is_none_is_refused(size: Any) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"size_bytes=.*a size in bytes is needed"),
+        tune_sync.staged_checkpoint(size_bytes=size),
+    ):
+        pass

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tune_sync.buckets.environment import missing_credentials
 from tune_sync.buckets.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, Retry, RetryBucket
 from tune_sync.errors import (
     ConfigError,
@@ -197,3 +198,60 @@ def test_an_error_of_ours_is_raised_as_it_is_and_is_not_its_own_cause() -> None:
     with pytest.raises(ConfigError) as raised:
         bucket.get("x")
     assert raised.value is ours and ours.__cause__ is None
+
+
+def asked_from_a_node(*failures: Exception) -> RetryBucket:
+    client = Scripted(*failures)
+    client.objects["x"] = b"1"
+    retry = Retry(2, sleep=lambda pause_s: None)
+    return RetryBucket(lambda: client, "s3://b/x", retry, here="node 7f (10.0.0.2)")
+
+
+@pytest.mark.parametrize("error", [RESET, DENIED])
+def test_a_node_that_never_had_an_answer_is_named_with_the_ways_out(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket = asked_from_a_node(error, error)
+    with pytest.raises((StoreDeniedError, StoreUnreachableError)) as failure:
+        bucket.get("x")
+    for part in (
+        "cannot read x from node 7f (10.0.0.2)", "the driver has reached it", "runtime_env",
+        "storage_options",
+    ):  # fmt: skip
+        assert part in str(failure.value)
+    # What is tried for a minute is told at once, and not only after the last try.
+    told = [record.getMessage() for record in caplog.records]
+    assert ["node 7f (10.0.0.2)" in text for text in told] == [True] * (error is RESET)
+
+
+def test_one_that_had_an_answer_before_is_named_alone() -> None:
+    client = Scripted(None, RESET, RESET)
+    client.objects["x"] = b"1"
+    bucket = RetryBucket(
+        lambda: client, "s3://b/x", Retry(2, sleep=lambda pause_s: None), here="node 7f"
+    )
+    bucket.get("x")
+    with pytest.raises(StoreUnreachableError, match="from node 7f") as failure:
+        bucket.get("x")
+    assert "the driver" not in str(failure.value)
+
+
+def test_a_refusal_says_that_there_are_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+
+    def refusal(options: dict[str, str]) -> str:
+        bucket = RetryBucket(
+            lambda: Scripted(DENIED, DENIED), "s3://b/x",
+            missing=lambda: missing_credentials("s3", options),
+        )  # fmt: skip
+        with pytest.raises(StoreDeniedError) as failure:
+            bucket.get("x")
+        return str(failure.value)
+
+    assert "no credentials were found" in refusal({})
+    assert "AWS_ACCESS_KEY_ID" in refusal({})
+    assert "no credentials were found" not in refusal({"key": "k"})
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    assert "no credentials were found" not in refusal({})

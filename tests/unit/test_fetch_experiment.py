@@ -20,7 +20,7 @@ from tests.unit.test_mirror import (
     write_state,
 )
 from tune_sync import fetch_experiment, layout
-from tune_sync.errors import ConfigError
+from tune_sync.errors import ConfigError, ExperimentExistsError
 from tune_sync.mirror.record import MIRROR_DIR, RECORD_KEY
 from tune_sync.mirror.state import STATE_DIR
 from tune_sync.run import Run
@@ -109,6 +109,50 @@ def test_a_state_that_did_not_reach_its_place_is_found_beside_it(
     beside = [note for note in syncer.notes if note.startswith(f"up {STATE_DIR}")]
     assert len(beside) == 1
     assert (fetch(syncer, tmp_path) / STATE).read_text() == "newest"
+
+
+REFUSED = ("tuner.pkl", ".validate_storage_marker")
+
+
+def refused_start(mirrored: Notebook, runs: list[Run], root: Path) -> None:
+    with pytest.raises(ExperimentExistsError):
+        start(root, runs, mirrored)
+    for run in runs:
+        run.give_back()
+    for name in REFUSED:
+        (root / name).touch()
+
+
+def test_a_refused_start_is_not_in_the_way(
+    mirrored: Notebook, tmp_path: Path, runs: list[Run]
+) -> None:
+    refused_start(mirrored, runs, tmp_path / "copy/exp")
+    copy = fetch(mirrored, tmp_path)
+    assert (copy / OLD).is_dir()
+    assert not any((copy / name).exists() for name in REFUSED)
+    assert os.listdir(copy.parent) == ["exp"]
+
+
+@pytest.mark.parametrize("more", ["notes.txt", STATE, f"{layout.INTERNAL_DIR}/manifests/t/c.json"])
+def test_what_holds_more_than_a_refused_start_is_kept(
+    mirrored: Notebook, tmp_path: Path, runs: list[Run], more: str
+) -> None:
+    root = tmp_path / "copy/exp"
+    refused_start(mirrored, runs, root)
+    (root / more).parent.mkdir(parents=True, exist_ok=True)
+    (root / more).touch()
+    with pytest.raises(FileExistsError, match="never mixed"):
+        fetch(mirrored, tmp_path)
+    assert (root / more).exists()
+
+
+def test_a_run_that_is_alive_there_is_in_the_way(
+    mirrored: Notebook, tmp_path: Path, runs: list[Run]
+) -> None:
+    with pytest.raises(ExperimentExistsError):
+        start(tmp_path / "copy/exp", runs, mirrored)
+    with pytest.raises(FileExistsError, match="never mixed"):
+        fetch(mirrored, tmp_path)
 
 
 def test_what_is_no_mirror_or_cannot_be_restored_leaves_nothing_behind(

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_sync import layout
-from tune_sync.errors import PathRefusedError
+from tune_sync.errors import ConfigError, PathRefusedError
 from tune_sync.layout import (
     MAX_DEPTH,
     Kind,
     Place,
+    check_experiment,
     check_inside,
     check_key,
     classify,
@@ -153,3 +154,15 @@ def test_a_file_in_place_of_a_checkpoint_is_named() -> None:
     path = "trial/checkpoint_000000"
     with pytest.raises(PathRefusedError, match=r"000000: a file was reported.*from_directory"):
         check_inside(path, classify(path))
+
+
+@pytest.mark.parametrize("name", ["", "x" * 300, "ä" * 128, "new\nline", "nul\0", "\udc80", "a/\t"])
+def test_what_no_directory_can_be_called_is_no_name_of_an_experiment(name: str) -> None:
+    with pytest.raises(ConfigError, match="an experiment cannot be named") as failure:
+        check_experiment(name)
+    assert repr(name[:80]) in str(failure.value)
+
+
+@pytest.mark.parametrize("name", ["x", "x" * 255, "a b", "ä", "group/x", "a\\b"])
+def test_any_other_is(name: str) -> None:
+    assert check_experiment(name) == name

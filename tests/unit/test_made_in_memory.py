@@ -129,6 +129,24 @@ def test_what_finds_no_room_in_memory_is_made_on_the_disk(make: Callable[..., No
     assert node.budget.taken_bytes == 0
 
 
+def test_what_memory_will_never_take_is_said_with_the_sizes(
+    make: Callable[..., Node], caplog: pytest.LogCaptureFixture
+) -> None:
+    node = make(limit_bytes=1000)
+    for _ in range(2):
+        made = node.staging.make_directory(len(BODY))
+        assert made is not None and made.is_relative_to(node.disk)
+        remove_made(made)
+    (said,) = [record.getMessage() for record in caplog.records]
+    for part in (
+        f"{len(BODY)} bytes more",
+        "limit of 1000 bytes",
+        str(node.disk),
+        "nothing is lost",
+    ):
+        assert part in said
+
+
 def test_what_is_made_in_memory_and_is_one_too_many_goes_to_the_disk(
     make: Callable[..., Node], home: Shaky
 ) -> None:

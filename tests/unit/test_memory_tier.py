@@ -126,10 +126,12 @@ def test_what_passes_the_limit_is_on_the_disk_and_that_is_said_once_with_sizes(
     assert all(u.reported_as.endswith("@node1") for u in uploads.values())
     assert node.budget.taken_bytes <= 50_000
     node.report("t/checkpoint_000003")
-    said = [r.message for r in caplog.records if "cannot stage" in r.message]
+    said = [r.message for r in caplog.records if "there is no place" in r.message]
     assert len(said) == 1
     for part in (THIRD, "20480 bytes more", "memory limit of 50000 bytes", str(node.disk)):
         assert part in said[0]
+    assert "nothing is lost" in said[0]
+    assert "Errno" not in said[0]
     home.is_up = True
     for name, upload in uploads.items():
         assert node.publish(upload, name) == WHOLE

@@ -16,8 +16,10 @@ from tests.unit.test_mirror import (
     start,
     write_state,
 )
-from tune_sync.errors import ExperimentExistsError, StoreError
+from tune_sync.errors import ConfigError, ExperimentExistsError, StoreError
+from tune_sync.mirror.mirror import Mirror
 from tune_sync.run import Run
+from tune_sync.syncers.command import CommandSyncer
 
 
 @pytest.fixture
@@ -100,3 +102,38 @@ def test_a_place_that_nothing_can_be_sent_to_is_told_at_once(
     syncer.fails = lambda note: True
     with pytest.raises(StoreError, match=r"nothing can be sent to .*no way to .*upload_dir"):
         start(root, runs, syncer)
+
+
+COPY, REMOVE = "cp -rT {source} {target}", "rm -r {target}"
+
+
+class Counting(CommandSyncer):
+    """Counts how often it was asked to try again."""
+
+    retried_count = 0
+
+    def retry(self) -> None:
+        self.retried_count += 1
+        super().retry()
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        ("no-such-program {source} {target}", COPY, REMOVE),
+        (COPY, "no-such-program {source} {target}", REMOVE),
+        ("no-such-program {source} {target}",) * 2 + ("no-such-program {target}",),
+    ],
+)
+def test_a_program_that_is_not_there_is_told_without_another_try(
+    root: Path, tmp_path: Path, runs: list[Run], commands: tuple[str, str, str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    syncer = Counting(*commands)
+    run = Run.open(root, "error", TIMEOUT_S, 1)
+    runs.append(run)
+    mirror = Mirror(root, str(tmp_path / "far"), syncer, 1000.0, 0.0, backoff_s=0.01)
+    with pytest.raises(ConfigError, match=r"'no-such-program' cannot be run on"):
+        mirror.begin(())
+    assert syncer.retried_count == 0
+    assert not caplog.records

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from tune_sync.homes.look import look_at
 from tune_sync.homes.sites import format_json
 from tune_sync.homes.store import Info
 from tune_sync.layout import FORMAT_KEY, LEASE_KEY
+from tune_sync.monitor.joining import muted
 from tune_sync.monitor.seen import NodeStatus, Status
 from tune_sync.run import Run
 from tune_sync.testing.memory_bucket import MemoryBucket
@@ -195,3 +197,28 @@ def test_the_command_prints_it_or_says_what_is_wrong(
     assert "stored: 2 checkpoints" in capsys.readouterr().out
     assert cli.main(["status", str(tmp_path / "gone")]) == 1
     assert "gone" in capsys.readouterr().err
+
+
+def test_what_is_stored_at_a_path_is_told_once_and_before_a_cluster_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def join(timeout_s: float) -> str:
+        told.append(capsys.readouterr().out)
+        return ""
+
+    monkeypatch.setattr("tune_sync.monitor.command.join_cluster", join)
+    run_in(tmp_path / "exp").close()
+    assert cli.main(["status", str(tmp_path / "exp")]) == 0
+    assert "stored: 2 checkpoints" in told[0]
+    assert not capsys.readouterr().out
+
+
+def test_what_rays_core_says_while_it_cannot_connect_is_not_shown(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with muted():
+        os.write(2, b"Failed to connect to GCS\n")
+    os.write(2, b"shown\n")
+    assert capfd.readouterr().err == "shown\n"

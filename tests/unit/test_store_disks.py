@@ -91,7 +91,9 @@ for call in (
     lambda: store.remove_tree("d"),
 ):
     error = refused(call)
-    assert "read-only" in str(error) and str(disk) in str(error) and error.errno == 30, error
+    assert "mounted read-only" in str(error) and str(disk) in str(error), error
+    assert "mount it for writing, or choose another storage_path" in str(error), error
+    assert error.errno == 30 and "bytes" not in str(error), error
 assert store.read("d/old") == b"o" * 100_000
 """,
     )
@@ -109,7 +111,7 @@ held.acquire()
 subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
 held.release()
 error = refused(Lease(disk / "experiment", "next").acquire)
-assert "read-only" in str(error) and "make room or choose" in str(error), error
+assert "read-only" in str(error) and "mount it for writing" in str(error), error
 subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
 later = Lease(disk / "experiment", "next")
 later.acquire()  # no need to wait for a run of this process that has ended
@@ -147,3 +149,16 @@ for call in (lambda: store.make_dir("d"), lambda: store.write_at("x", 0, b"x")):
     command = [sys.executable, "-c", body, str(closed)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_read_only_directory_of_all_nodes_names_its_own_setting(tmp_path: Path) -> None:
+    on_a_small_disk(
+        tmp_path,
+        """
+from tune_sync.homes.shared.home import SharedHome
+from tune_sync.homes.shared.site import check_abilities
+subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+for call in (lambda: SharedHome(disk / "x").make_dir("d"), lambda: check_abilities(disk)):
+    assert "choose another upload_dir, or storage_path" in str(refused(call))
+""",
+    )

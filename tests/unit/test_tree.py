@@ -165,3 +165,9 @@ def test_only_a_directory_can_be_scanned(root: Path) -> None:
         scan(root / "file")
     with pytest.raises(FileNotFoundError):
         scan(root / "none")
+
+
+def test_a_directory_that_is_not_there_is_named_as_it_was_given(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no such directory") as failure:
+        scan(tmp_path / "neither/nor")
+    assert failure.value.filename == str(tmp_path / "neither/nor")

@@ -133,7 +133,9 @@ class RayConnector:
 
     def _bucket_home(self, spec: Spec) -> BucketHome:
         options, depth = self.storage_options(spec), spec.options.checkpoint_depth
-        bucket = open_bucket(BucketUrl(spec.scheme, f"{spec.root}/{spec.experiment}"), options)
+        here = self.where() if self.is_worker() else ""
+        url = BucketUrl(spec.scheme, f"{spec.root}/{spec.experiment}")
+        bucket = open_bucket(url, options, here=here)
         is_inner = bool(spec.outer_owner)
         leased = open_bucket(BucketUrl(spec.scheme, spec.leased), options) if is_inner else None
         return BucketHome(bucket, spec.writer, depth, leased=leased)
@@ -254,9 +256,7 @@ def start_bucket(options: Mapping[str, Any] | None) -> Address:
 
     And the home agent, which `note_run` starts.
     """
-    name = f"options-{uuid.uuid4().hex}" if options else ""
-    if options:
-        start_options(name, options)
+    name = start_options(options) if options else ""
     return Address(node_id(), name, _agent_at(node_id()))
 
 

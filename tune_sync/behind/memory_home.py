@@ -60,8 +60,8 @@ class MemoryHome(NodeDisk):
         if not self._find_room(trial, lambda: self._others_count(checkpoint) < most_count):
             raise StoreFullError(
                 errno.ENOSPC,
-                f"{most_count} checkpoints of {trial} are in memory and not sent yet "
-                "(max_checkpoints_in_memory)",
+                f"{most_count} checkpoints of {trial} are in memory and not sent yet; "
+                "a larger FastPath(max_checkpoints_in_memory=...) takes more",
             )
         with self._taking:  # what was removed is not written any more
             here = {k: n for k, n in self._taken.items() if self.store.info(k) is not None}

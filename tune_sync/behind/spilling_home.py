@@ -106,6 +106,14 @@ class SpillingHome:
         below = self._destination
         return isinstance(below, SpillingHome) and below.is_staged(found.there)
 
+    def make_here(self, size_bytes: int) -> Path | None:
+        """See `Home.make_directory`; None, which is told, if there is no room here."""
+        try:
+            return self._local.make_directory(size_bytes)
+        except (OSError, StoreError) as error:
+            self._say("a checkpoint that is to be made", [error])
+            return None
+
     def begin(self, checkpoint: str, *, is_there: bool = False) -> str:
         """See `Home.begin`. `is_there`: not here, but where it would spill to."""
         self._wait_for_room(checkpoint)
@@ -342,9 +350,11 @@ class SpillingHome:
             return
         self._said_s[len(errors)] = now_s
         if len(errors) == 1:
+            why = getattr(errors[0], "strerror", None) or errors[0]  # "[Errno 28]" tells nothing
             logger.warning(
-                "node %s cannot stage in %s: %s; %s %s", self._node, self._local.root, errors[0],
+                "%s %s, and nothing is lost: there is no place in %s of node %s (%s)",
                 checkpoint, self._instead,
+                self._local.root, self._node, why,
             )  # fmt: skip
         else:
             logger.warning("%s", self._no_way(checkpoint, errors))

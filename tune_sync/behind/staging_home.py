@@ -22,7 +22,7 @@ from tune_sync.behind.node_disk import NodeDisk
 from tune_sync.behind.replicating import Replica, Replicating
 from tune_sync.behind.settling import Sender, Settling
 from tune_sync.behind.spilling_home import KEPT_COUNT, SpillingHome
-from tune_sync.errors import NotWholeError, StoreError, StoreFullError, SyncTimeoutError
+from tune_sync.errors import NotWholeError, StoreFullError, SyncTimeoutError
 from tune_sync.homes.home import Home, Piece
 from tune_sync.homes.store import Info
 from tune_sync.manifest import FileEntry, Seal
@@ -111,7 +111,7 @@ class StagingHome:
         if memory is not None:
             self._memory = MemoryHome(memory, agent.free_memory, checkpoint_depth)
             below = destination if stays_here else self._local
-            instead = f"is staged in {root}" if not stays_here else "goes to its destination"
+            instead = f"is staged on the disk, in {root}" if not stays_here else "goes to its place"
             self._local = SpillingHome(
                 self._memory, below, node,
                 instead=instead, say_s=SAY_MEMORY_S, timeout_s=0.0, clock=clock, sleep=sleep,
@@ -219,9 +219,9 @@ class StagingHome:
             SyncTimeoutError: See `begin`.
         """
         expected_bytes = size_bytes or self._last_bytes
-        if self._memory is not None and expected_bytes:
-            with suppress(StoreError, OSError):  # else on the disk
-                return self._memory.make_directory(expected_bytes)
+        in_memory = self._memory is not None and expected_bytes
+        if in_memory and (made := self._local.make_here(expected_bytes)) is not None:
+            return made
         self._wait_for_room("a checkpoint that is to be made")
         try:
             made = self._disk.make_directory()

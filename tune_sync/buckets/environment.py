@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,25 @@ def aws_environment() -> AwsEnvironment:
         env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or "",
         env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "",
         bool(profile) and not env.get("AWS_ACCESS_KEY_ID"),
+    )
+
+
+# Each of them says where credentials are.
+_AWS_CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)  # fmt: skip
+
+
+def missing_credentials(scheme: str, options: Mapping[str, Any]) -> str:
+    """What to say if a bucket refuses a request, and nobody has given credentials; else ""."""
+    is_given = options.get("key") or options.get("anon") or aws_environment().has_profile
+    if scheme != "s3" or is_given or any(map(os.environ.get, _AWS_CREDENTIALS)):
+        return ""
+    return (
+        "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+        'AWS_PROFILE, or give storage_options={"key": ..., "secret": ...}, unless this machine has '
+        "a role"
     )
 
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tune_sync.buckets.engines import make_client
-from tune_sync.buckets.environment import environment_options
+from tune_sync.buckets.environment import environment_options, missing_credentials
 from tune_sync.buckets.retry import Retry, RetryBucket
 from tune_sync.buckets.url import BucketUrl
+from tune_sync.errors import StoreDeniedError
 
 PROBE_KEY = ".tune_sync-probe"
 # What is wrong with a place should be told within seconds: a check tries only twice.
@@ -17,17 +18,22 @@ CHECK_TRIES_COUNT = 2
 
 
 def open_bucket(
-    url: BucketUrl, options: Mapping[str, Any] | None = None, retry: Retry | None = None
-) -> RetryBucket:
+    url: BucketUrl, options: Mapping[str, Any] | None = None, retry: Retry | None = None,
+    here: str = "",
+) -> RetryBucket:  # fmt: skip
     """The bucket of `url`. No request is made.
 
     Args:
         url: The root; keys are relative to it.
         options: `SyncConfig.storage_options`; none takes those of the environment.
         retry: How often a request is tried.
+        here: The node that asks, for messages, if its driver has asked before; else "".
     """
     given = dict(options or environment_options())
-    return RetryBucket(lambda: make_client(url, given), str(url), retry)
+    return RetryBucket(
+        lambda: make_client(url, given), str(url), retry, here,
+        lambda: missing_credentials(url.scheme, given),
+    )  # fmt: skip
 
 
 def check_bucket(url: BucketUrl, options: Mapping[str, Any] | None, *, write: bool) -> None:
@@ -49,5 +55,10 @@ def check_bucket(url: BucketUrl, options: Mapping[str, Any] | None, *, write: bo
     bucket.check()
     if write:
         probe = f"{PROBE_KEY}-{uuid.uuid4().hex}"
-        bucket.put(probe, b"")
-        bucket.delete([probe])
+        try:
+            bucket.put(probe, b"")
+            bucket.delete([probe])
+        except StoreDeniedError as error:
+            raise StoreDeniedError(
+                f"before training an object is put and deleted, to see that both work: {error}"
+            ) from error

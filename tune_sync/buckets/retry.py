@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import logging
 import os
 import random
 import time
@@ -12,9 +13,17 @@ from typing import NoReturn, Protocol, TypeVar
 
 from tune_sync.buckets.bucket import Bucket, Capabilities, ObjectInfo
 from tune_sync.buckets.failures import as_store_error, is_denied, is_transient
-from tune_sync.errors import PutConflictError
+from tune_sync.errors import PutConflictError, StoreDeniedError, StoreUnreachableError
 
 T = TypeVar("T")
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+OF_THIS_NODE = (
+    "the driver has reached it, and this node never had an answer: give workers the endpoint and "
+    'the credentials that the driver has, with ray.init(runtime_env={"env_vars": {...}}) or '
+    "SyncConfig(storage_options=...)"
+)
 
 # Ten tries over 25 to 50 seconds: an outage of 20 seconds is seen through, and a store that is gone
 # is told within a minute, if its host says so at once.
@@ -69,12 +78,19 @@ class RetryBucket:
         make: Makes the client.
         where: The bucket's URL, for messages.
         retry: How often.
+        here: The node that asks, for messages, if its driver has asked before; else "".
+        missing: What to say of credentials that are not there, if it refuses; else "".
     """
 
-    def __init__(self, make: Callable[[], Client], where: str, retry: Retry | None = None) -> None:
+    def __init__(
+        self, make: Callable[[], Client], where: str, retry: Retry | None = None,
+        here: str = "", missing: Callable[[], str] = lambda: "",
+    ) -> None:  # fmt: skip
         self._make = make
         self._where = where
         self._retry = retry or Retry()
+        self._here_name, self._missing = here, missing
+        self._has_answered = self._has_warned = False
         # By process id. A client of the process that this one was forked from is kept, not used:
         # its threads are not here, and its end would wait for them.
         self._clients: dict[int, Client] = {}
@@ -138,7 +154,9 @@ class RetryBucket:
             self._rebuild()
         while True:
             try:
-                return self._here().put_stream(key, source, size_bytes)
+                etag = self._here().put_stream(key, source, size_bytes)
+                self._has_answered = True
+                return etag
             except Exception as error:
                 if source.error is not None:
                     raise source.error from None
@@ -184,9 +202,12 @@ class RetryBucket:
         tried_count = 0
         while True:
             try:
-                return act(self._here())
+                found = act(self._here())
+                self._has_answered = True
+                return found
             except Exception as error:
                 tried_count += 1
+                self._warn(error)
                 again = is_transient(error) and tried_count < self._retry.tries_count
                 if is_denied(error) and not rebuilt:  # credentials may have been renewed
                     rebuilt = True
@@ -203,10 +224,24 @@ class RetryBucket:
         except Exception as error:
             self._fail(error, "open the bucket")
 
+    def _warn(self, error: Exception) -> None:
+        """Tell at once of what is tried again for a minute, where it may be a node's settings."""
+        if self._here_name and not (self._has_answered or self._has_warned) and is_transient(error):
+            self._has_warned = True
+            logger.warning(
+                "%s does not answer %s yet, and is tried again; the driver has reached it",
+                self._where, self._here_name,
+            )  # fmt: skip
+
     def _fail(self, error: Exception, doing: str) -> NoReturn:
-        mapped = as_store_error(error, f"{self._where}: cannot {doing}")
+        asker = f" from {self._here_name}" if self._here_name else ""
+        mapped = as_store_error(error, f"{self._where}: cannot {doing}{asker}")
         if mapped is error:  # "from" would make it its own cause: an endless chain
             raise error
+        if isinstance(mapped, (StoreDeniedError, StoreUnreachableError)):
+            more = self._missing() if isinstance(mapped, StoreDeniedError) else ""
+            unheard = OF_THIS_NODE if asker and not self._has_answered else ""
+            mapped = type(mapped)("; ".join(filter(None, [str(mapped), more, unheard])))
         raise mapped from error
 
 

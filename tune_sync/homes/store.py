@@ -34,7 +34,9 @@ SYNCFS_TELLS = [int(n) for n in re.findall(r"\d+", os.uname().release)[:2]] >= [
 # little left to wait for (1 GiB between two hosts: 1.7 s instead of 2.3 s).
 EARLY_BYTES = 4 << 20
 
-_FULL = {errno.ENOSPC: "no space left", errno.EDQUOT: "quota used up", errno.EROFS: "read-only"}
+_FULL = {
+    errno.ENOSPC: "no space left", errno.EDQUOT: "quota used up", errno.EROFS: "mounted read-only",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,11 +293,12 @@ class LocalStore:
             reason = _FULL.get(error.errno or 0)
             if reason is None:
                 raise
-            free = free_bytes(self.root)
+            why = f"{reason}; what is stored is intact; mount it for writing,"
+            if error.errno != errno.EROFS:
+                sizes = f"(need {need_bytes} bytes, free {free_bytes(self.root)} bytes)"
+                why = f"{reason} {sizes}; what is stored is intact; make room"
             raise StoreFullError(
-                error.errno,
-                f"cannot write {path}: {reason} (need {need_bytes} bytes, free {free} bytes); "
-                f"what is stored is intact; make room or choose another {self.setting}",
+                error.errno, f"cannot write {path}: {why} or choose another {self.setting}"
             ) from error
 
 

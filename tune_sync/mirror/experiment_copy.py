@@ -12,7 +12,7 @@ from pathlib import Path
 from tune_sync import layout
 from tune_sync.errors import ConfigError, NotWholeError, TuneSyncError
 from tune_sync.homes.recorded import recorded
-from tune_sync.homes.sites import check_format
+from tune_sync.homes.sites import LocalSite, check_format
 from tune_sync.homes.store import LocalStore
 from tune_sync.manifest import Manifest, manifest_of
 from tune_sync.mirror.record import (
@@ -27,6 +27,11 @@ from tune_sync.syncers.base import Syncer
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
+# What there is of an experiment whose start was refused: Ray's files, and our directory.
+START_NAMES = frozenset(
+    (layout.INTERNAL_DIR, "tuner.pkl", "trainable.pkl", ".validate_storage_marker")
+)
+
 
 def fetch_experiment(
     remote_dir: str | os.PathLike[str], path: str | os.PathLike[str], syncer: Syncer
@@ -39,8 +44,8 @@ def fetch_experiment(
 
     Args:
         remote_dir: `<upload_dir>/<name of the experiment>`.
-        path: The directory to make; it must not exist. If it has the same name, the restored run
-            goes on sending to `remote_dir`.
+        path: The directory to make; it must not exist, or hold only a start that was refused. If
+            it has the same name, the restored run goes on sending to `remote_dir`.
         syncer: The one of the run's `SyncConfig`, or one that reaches the same place.
 
     Returns:
@@ -54,11 +59,7 @@ def fetch_experiment(
     if not isinstance(syncer, Syncer):
         raise ConfigError(f"fetch_experiment(syncer={syncer!r}): a Syncer is needed")
     target, remote = Path(path).expanduser().absolute(), os.fspath(remote_dir).rstrip("/")
-    if target.exists():
-        raise FileExistsError(
-            f"{target} exists, and a fetched experiment is never mixed with it; choose a path that "
-            "does not, or move it away"
-        )
+    _check_free(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
@@ -67,10 +68,29 @@ def fetch_experiment(
         syncer.wait()
         _tidy(partial, remote)
         LocalStore(partial).sync_tree("")
+        _check_free(target)
+        shutil.rmtree(target, ignore_errors=True)
         os.rename(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return target
+
+
+def _check_free(target: Path) -> None:
+    if os.path.lexists(target) and not _holds_only_a_start(target):
+        raise FileExistsError(
+            f"{target} exists, and a fetched experiment is never mixed with it; choose a path that "
+            "does not, or move it away"
+        )
+
+
+def _holds_only_a_start(root: Path) -> bool:
+    """Whether it is what a run left that was refused: the earlier experiment is at the mirror."""
+    site = LocalSite(root)
+    if root.is_symlink() or not site.is_ours() or not START_NAMES.issuperset(os.listdir(root)):
+        return False
+    has_staged = any((root / layout.STAGING_DIR).glob("*"))
+    return not has_staged and not site.holds_experiment() and site.live_holder() is None
 
 
 def _tidy(root: Path, remote: str) -> None:

@@ -22,7 +22,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from tune_sync import layout
-from tune_sync.errors import ExperimentExistsError, LeaseLostError, NotStoredError, StoreError
+from tune_sync.errors import (
+    ConfigError,
+    ExperimentExistsError,
+    LeaseLostError,
+    NotStoredError,
+    StoreError,
+)
 from tune_sync.homes.store import LocalStore
 from tune_sync.mirror.files import KnownFiles, Signature
 from tune_sync.mirror.outbox import BACKOFF_S, Outbox, Parcel
@@ -91,6 +97,7 @@ class Mirror:
 
         Raises:
             ExperimentExistsError: Another experiment is there.
+            ConfigError: The syncer cannot work here, as its program is not there.
             StoreError: Nothing can be sent there, or fetched back.
         """
         is_new = self._store.info(RECORD_KEY) is None
@@ -100,6 +107,8 @@ class Mirror:
         self._save_record()
         try:
             self._claim()
+        except ConfigError:  # as of a program that is not there: nothing was sent
+            raise
         except Exception:
             if is_new:
                 self._outbox.give_back(self._record.experiment)
@@ -128,6 +137,8 @@ class Mirror:
     def _send_mark(self, send: Callable[[str], None]) -> None:
         try:
             send(self._record.experiment)
+        except ConfigError:
+            raise
         except Exception as error:
             raise StoreError(
                 f"nothing can be sent to {self._remote}: {error}; correct the syncer or upload_dir"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tune_sync import layout
-from tune_sync.errors import DamagedError, StoreError
+from tune_sync.errors import ConfigError, DamagedError, StoreError
 from tune_sync.mirror.record import MARK_NAME, MIRROR_DIR, experiment_of, mark_json
 from tune_sync.syncers.base import Syncer
 from tune_sync.syncers.choosing import link_or_copy
@@ -126,10 +126,15 @@ class Outbox:
             logger.warning("%s stays in %s: %s", _claim_key(experiment), self.remote, error)
 
     def visible_marks(self) -> set[str]:
-        """Which experiments can be seen at the mirror now; none also where nobody answers."""
+        """Which experiments can be seen at the mirror now; none also where nobody answers.
+
+        Raises:
+            ConfigError: The syncer cannot work here.
+            DamagedError: What marks one cannot be read.
+        """
         try:
             return self._fetch_marks(self._once)
-        except DamagedError:
+        except (ConfigError, DamagedError):
             raise
         except Exception:  # a syncer cannot say whether nothing is there, or nobody answers
             return set()
@@ -164,6 +169,8 @@ class Outbox:
             try:
                 self._once(act)
                 return
+            except ConfigError:
+                raise
             except Exception:
                 if not left:
                     raise

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tune_sync.monitor.environment import ADDRESS, cluster_address
 
@@ -24,8 +28,9 @@ def join_cluster(timeout_s: float) -> str:
         return ""
     failed: list[str] = []
     thread = threading.Thread(target=_join, args=(failed,), name="tune_sync-join", daemon=True)
-    thread.start()
-    thread.join(timeout_s)
+    with muted():
+        thread.start()
+        thread.join(timeout_s)
     if thread.is_alive():
         named = f"{ADDRESS}={address}" if address else "the Ray cluster of this machine"
         return (
@@ -33,6 +38,20 @@ def join_cluster(timeout_s: float) -> str:
             "(RAY_AUTH_MODE=token, where it wants a token)"
         )
     return f"{ADDRESS}={address}: {failed[0]}" if failed and address else ""
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """Nothing of this process gets to the terminal as an error: Ray's core would fill it."""
+    sys.stderr.flush()
+    shown, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(shown, 2)
+        os.close(shown)
+        os.close(nowhere)
 
 
 def _join(failed: list[str]) -> None:

@@ -66,6 +66,18 @@ def status(
     return replace(found, nodes=staging.nodes, failed=staging.failed)
 
 
+def stored_status(text: str) -> Status | None:
+    """What is stored at a path or URL, without a cluster.
+
+    Returns:
+        None for a name, and where nothing can be told within `LOOK_TIMEOUT_S`.
+    """
+    if not _is_place(text):
+        return None
+    found = _within(LOOK_TIMEOUT_S, lambda: _look(*_find(text, None, has_cluster=False)))
+    return found if isinstance(found, Status) else None
+
+
 def _within(timeout_s: float, look: Callable[[], Status]) -> Status | Exception:
     """What a look at the destination says; or the error, also if it takes too long."""
     found: list[Status | Exception] = []

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tune_sync.errors import SyncTimeoutError
+from tune_sync.errors import ConfigError, SyncTimeoutError
 
 # Ray's own defaults.
 SYNC_PERIOD_S = 300.0
@@ -102,11 +102,14 @@ class Syncer(abc.ABC):
 
         Raises:
             RuntimeError: The last attempt failed too; its error is the cause.
+            ConfigError: The syncer cannot work here, however often it is tried.
         """
         for attempt in range(max_retries + 1):
             try:
                 self.wait()
                 return
+            except ConfigError:
+                raise
             except Exception as error:
                 if attempt == max_retries:
                     raise RuntimeError(

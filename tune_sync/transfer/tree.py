@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from dataclasses import dataclass, replace
@@ -55,7 +56,10 @@ def scan(root: Path) -> Tree:
         FileNotFoundError, NotADirectoryError: `root` is no directory.
         PathRefusedError: A link or special file that cannot be sent; names it and says why.
     """
-    real_root = Path(os.path.realpath(root, strict=True))
+    try:
+        real_root = Path(os.path.realpath(root, strict=True))
+    except FileNotFoundError as error:  # which names the first part of it that is not there
+        raise FileNotFoundError(errno.ENOENT, "there is no such directory", str(root)) from error
     if not real_root.is_dir():
         raise NotADirectoryError(f"{root} is not a directory")
     files: list[tuple[TreeFile, os.stat_result]] = []

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tune_sync import layout
-from tune_sync.errors import TuneSyncError
+from tune_sync.errors import PathRefusedError, TuneSyncError
 from tune_sync.homes.home import Home, digest_of
 from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Seal
@@ -35,6 +35,7 @@ class Upload:
         checkpoint: Key of the checkpoint directory.
         rank: World rank of this process.
         clock: Seconds since the epoch.
+        check_key: Raises PathRefusedError for the name of a file that the destination cannot keep.
 
     Attributes:
         attempt: Its id.
@@ -44,8 +45,9 @@ class Upload:
     """
 
     def __init__(
-        self, home: Home, checkpoint: str, rank: int, clock: Callable[[], float] = time.time
-    ) -> None:
+        self, home: Home, checkpoint: str, rank: int, clock: Callable[[], float] = time.time,
+        check_key: Callable[[str], str] = layout.check_key,
+    ) -> None:  # fmt: skip
         self.began_s = time.monotonic()
         self.sealed_bytes: int | None = None
         self.attempt = home.begin(checkpoint)
@@ -53,6 +55,7 @@ class Upload:
         self._checkpoint = checkpoint
         self.rank = rank
         self._clock = clock
+        self._check_key = check_key
         self._begun_by = threading.current_thread()
         self._entries: dict[str, FileEntry] = {}
         self._directories: set[str] = set()
@@ -73,8 +76,13 @@ class Upload:
         return self._home.reported_as(self.attempt)
 
     def key(self, inner: str) -> str:
-        """Where the file `inner` of this attempt is staged."""
-        return f"{staged_key(self._checkpoint, self.attempt)}/{layout.check_key(inner)}"
+        """Where the file `inner` of this attempt is staged. The attempt is over if that raises."""
+        try:
+            self._check_key(inner)
+        except PathRefusedError as error:
+            self._fail(error)
+            raise
+        return f"{staged_key(self._checkpoint, self.attempt)}/{inner}"
 
     def make_dir(self, inner: str) -> None:
         """Note a directory; it exists at the latest when the attempt is sealed."""
@@ -278,9 +286,12 @@ class Upload:
         try:
             act()
         except Exception as error:
-            self._failure = error
-            self.abort()
+            self._fail(error)
             raise
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        self.abort()
 
 
 class UploadStream:

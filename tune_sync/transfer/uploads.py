@@ -39,10 +39,14 @@ class Uploads:
 
     Args:
         sealed: Called after a report was sealed.
+        check_key: Raises PathRefusedError for the name of a file that the destination cannot keep.
     """
 
-    def __init__(self, sealed: Callable[[Report], None] = lambda report: None) -> None:
-        self._sealed = sealed
+    def __init__(
+        self, sealed: Callable[[Report], None] = lambda report: None,
+        check_key: Callable[[str], str] = layout.check_key,
+    ) -> None:  # fmt: skip
+        self._sealed, self._check_key = sealed, check_key
         self._uploads: dict[str, Upload] = {}
         # By directory, checkpoint and attempt; each in the order in which it was heard of last.
         self._reported: dict[str, dict[str, dict[str, _Told]]] = {}
@@ -54,7 +58,7 @@ class Uploads:
         Raises:
             ConfigError: Another thread is writing it: its bytes are not dropped under its hands.
         """
-        upload = Upload(home, checkpoint, rank)
+        upload = Upload(home, checkpoint, rank, check_key=self._check_key)
         with self._lists:
             earlier = self._uploads.get(checkpoint)
             if earlier is None or not earlier.is_of_another_thread:

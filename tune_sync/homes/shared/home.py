@@ -37,6 +37,10 @@ from tune_sync.same import is_same_inode
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 
+# What names another directory, for messages.
+SETTING = "upload_dir, or storage_path"
+
+
 class SharedStore(LocalStore):
     """A directory that other nodes change too. See `store.Store`."""
 
@@ -159,6 +163,7 @@ class SharedHome(LocalHome):
     ) -> None:  # fmt: skip
         super().__init__(root, owner, checkpoint_depth, leased_root)
         self.store = SharedStore(root)
+        self.store.setting = SETTING
         self.committer = SharedCommitter(self.store, owner, self._fence)
         self._where = where
         self._patience_s = disk.VISIBLE_WITHIN_S if where else 0.0

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tune_sync.errors import ConfigError
 from tune_sync.homes.disk import make_directory
-from tune_sync.homes.shared.home import SharedHome
+from tune_sync.homes.shared.home import SETTING, SharedHome
 from tune_sync.homes.sites import LocalSite
 from tune_sync.homes.store import LocalStore
 
@@ -57,8 +57,9 @@ def check_abilities(directory: Path) -> None:
     """
     name = f".tune_sync-probe-{uuid.uuid4().hex}"
     store = LocalStore(directory)
+    store.setting = SETTING
     with store.room(directory):
-        make_directory(directory, "upload_dir")
+        make_directory(directory, SETTING)
     store.make_dir(name)
     probe = LocalStore(directory / name)
     try:
