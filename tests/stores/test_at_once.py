@@ -29,8 +29,9 @@ class Seen(NamedTuple):
 
 @pytest.fixture
 def seen(own_server: S3Server, request: pytest.FixtureRequest) -> Iterator[Seen]:
+    """Fields of `param` are settings of the trial; `delay_s`: latency of the proxy."""
     settings = {"steps": 1, **request.param}
-    faults = Faults(delay_s=LATENCY_S)
+    faults = Faults(delay_s=settings.pop("delay_s", LATENCY_S))
     with proxy(own_server.endpoint_url, faults) as url:
         options = {**own_server.options, "endpoint_url": url}
         sync = SyncConfig(upload_dir=URL, storage_options=options)
@@ -65,3 +66,13 @@ def test_small_files_are_sent_and_read_at_once_by_one_request_each(seen: Seen) -
     assert seen.faults.most_at_once["GET"] >= 16
     reads = [line for line in seen.faults.requests if line.startswith("GET") and "/file_" in line]
     assert len(reads) == 300
+
+
+@pytest.mark.parametrize("seen", [{"file_count": 10_000, "delay_s": 0.0}], indirect=True)
+def test_ten_thousand_small_files_take_hardly_more_requests_than_files(seen: Seen) -> None:
+    assert 10_000 <= len(seen.faults.requests) <= 10_200
+    assert 10_000 <= seen.puts_count <= 10_010
+    seen.faults.requests.clear()
+    with seen.checkpoint.as_directory() as local:
+        assert whole_digest(local) == seen.digest
+    assert 10_000 <= len(seen.faults.requests) <= 10_100

@@ -52,17 +52,22 @@ def test_one_that_failed_goes_on_from_its_last_checkpoint_after_a_restore(
     assert sorted(steps) == list(range(STEPS))
 
 
-def test_one_of_a_population_goes_on_from_what_another_has_stored(place: dict[str, Any]) -> None:
+@pytest.mark.parametrize("reuse", [False, True])
+def test_one_of_a_population_goes_on_from_what_another_has_stored(
+    place: dict[str, Any], reuse: bool
+) -> None:
+    """With `reuse` one process is each of them in turn."""
+    name = f"population-{reuse}"
     scheduler = PopulationBasedTraining(
         time_attr="training_iteration", metric="score", mode="max", quantile_fraction=0.5,
         perturbation_interval=INTERVAL, hyperparam_mutations={"rate": [0.1, 0.2]}, synch=True,
     )  # fmt: skip
     results = tune.Tuner(
-        TrainN,
+        tune.with_resources(TrainN, {"cpu": 2 if reuse else 1}),
         param_space={"rate": 0.1, "settings": tune.grid_search([{"steps": 2 * INTERVAL}] * 2)},
-        tune_config=tune.TuneConfig(scheduler=scheduler),
+        tune_config=tune.TuneConfig(scheduler=scheduler, reuse_actors=reuse),
         run_config=RunConfig(
-            name="population", verbose=0, sync_config=SyncConfig(**place),
+            name=name, verbose=0, sync_config=SyncConfig(**place),
             checkpoint_config=tune.CheckpointConfig(
                 checkpoint_frequency=INTERVAL, checkpoint_at_end=True
             ),
@@ -72,7 +77,8 @@ def test_one_of_a_population_goes_on_from_what_another_has_stored(place: dict[st
     worse, better = sorted(results, key=lambda result: float(result.metrics["score"]))
     assert worse.metrics["parent"] == better.metrics["trial_id"]
     assert worse.metrics["resumed_at"] == INTERVAL
-    restored = tune.Tuner.restore(trainable=TrainN, **given(place, "population")).get_results()
+    assert (worse.metrics["pid"] == better.metrics["pid"]) == reuse
+    restored = tune.Tuner.restore(trainable=TrainN, **given(place, name)).get_results()
     for result in restored:
         with result.checkpoint.as_directory() as local:
             assert read_checkpoint(local)["step"] == result.metrics["step"]

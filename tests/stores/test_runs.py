@@ -116,25 +116,6 @@ def test_a_restore_from_the_url_goes_on_and_the_name_is_taken(
     assert keys("again") == before
 
 
-def test_secrets_reach_the_workers_and_nothing_that_is_stored(
-    server: S3Server, cluster: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = in_bucket("secret", storage_options=server.options)
-    with monkeypatch.context() as patch:
-        for name in server.env:
-            patch.setenv(name, "wrong")
-        (result,) = tune.Tuner(train_n, run_config=config).fit()
-        assert result.error is None
-        with result.checkpoint.as_directory() as local:
-            assert whole_digest(local) == result.metrics["digest"]
-    secret = server.options["secret"].encode()
-    for key in keys("secret"):
-        data = read(f"secret/{key}")
-        assert secret not in data
-        assert secret.hex().encode() not in data
-    assert "testsecret" not in repr(config)
-
-
 ODD = "a b%20c+d#e&ä"
 
 

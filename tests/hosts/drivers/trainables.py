@@ -116,6 +116,7 @@ class TrainN(tune.Trainable):  # type: ignore[misc]
         time.sleep(self.settings.get("start_pause_s", 0))
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.setup(new_config)
         return True
 
     def step(self) -> dict[str, Any]:
