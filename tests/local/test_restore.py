@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.fs as pafs
 import pytest
 from ray import tune
 
@@ -179,6 +180,22 @@ def test_what_comes_back_by_hand_restores_with_plain_ray(copied: Path, damage: b
     (copied / "tuner.pkl").write_bytes((copied / ".tune_sync/tuner.pkl").read_bytes())
     (result,) = tune.Tuner.restore(str(copied), stumbles, resume_errored=True).get_results()
     assert result.metrics["step"] == 2
+
+
+def test_by_ray_alone_a_restore_goes_on_from_what_the_state_names(
+    copied: Path, local_ray: None, tmp_path: Path
+) -> None:
+    before = {c.name: tree_digest(c) for c in checkpoints(copied)}
+    tuner = tune.Tuner.restore(
+        str(copied), stumbles, resume_errored=True, storage_filesystem=pafs.LocalFileSystem()
+    )
+    (result,) = tuner.fit()
+    assert (result.error, result.metrics["resumed_at"]) == (None, 3)
+    after = {c.name: tree_digest(c) for c in checkpoints(copied)}
+    assert len(after) == STEPS
+    assert after.items() >= before.items()
+    manifests = copied.glob(".tune_sync/manifests/*/*.json")
+    assert sorted(path.stem for path in manifests) == sorted(before), "nothing of ours is written"
 
 
 def break_state(copied: Path, change: Callable[[bytes], bytes | None]) -> None:
