@@ -80,8 +80,8 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
             driver's node, below `RunConfig.storage_path`.
         storage_options: Credentials and settings of the bucket, where the usual environment does
             not have them: for `s3://` key, secret, token, endpoint_url, region, anon, sign_payload,
-            engine, request_timeout_s, connect_timeout_s. They are stored nowhere, so a restore is
-            given them again: by `restore_kwargs`, or `TUNE_SYNC_STORAGE_OPTIONS`.
+            engine, request_timeout_s, connect_timeout_s; for all, tries_count of a request (10).
+            Stored nowhere: a restore needs `restore_kwargs`, or `TUNE_SYNC_STORAGE_OPTIONS`.
         wait_for: What `tune.report` waits for: "stored", until the checkpoint is at its
             destination; "staged", until it is safe from the trial on its own node, and is sent
             behind the training; "replicated", with `fast_path`, until another node has it too.

@@ -31,6 +31,7 @@ from tune_sync.errors import ConfigError, ImmutableError, PathRefusedError
 from tune_sync.filters import wanted
 from tune_sync.homes.bucket.site import BucketSite
 from tune_sync.homes.home import Home, LocalHome
+from tune_sync.homes.saved_tuner import TUNER, read_whole
 from tune_sync.homes.shared.home import SharedHome
 from tune_sync.homes.shared.site import SharedSite
 from tune_sync.homes.sites import LocalSite, Site
@@ -177,10 +178,9 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             raise NotADirectoryError(selector.base_dir)
         if found is not None:
             entries = home.list(key, selector.recursive)
-        if selector.recursive and not isinstance(home, LocalHome):
-            checkpoint = self._place(selector.base_dir).checkpoint
-            if checkpoint:
-                self._reads.listed(home, checkpoint, entries)
+        is_read_here = isinstance(home, LocalHome) or not selector.recursive
+        if not is_read_here and (checkpoint := self._place(selector.base_dir).checkpoint):
+            self._reads.listed(home, checkpoint, entries)
         return [as_file_info(f"{base}/{entry.key}", entry) for entry in entries]
 
     def create_dir(self, path: str, recursive: bool) -> None:
@@ -230,6 +230,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         home, key, base = self.locate(path)
         if isinstance(home, LocalHome) and not isinstance(home, SharedHome):
             return pafs.LocalFileSystem().open_input_file(f"{base}/{key}")
+        if key == TUNER:
+            return pa.BufferReader(read_whole(home, self.spec.where))
         return self._reads.open_file(home, key, self._place(path), path)
 
     def delete_file(self, path: str) -> None:
@@ -269,10 +271,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         writer.close()  # as in `send_file`
 
     def publish(self, path: str, metrics: Any = None) -> tuple[tuple[str, int, int], ...]:
-        """Publish a checkpoint that all its writers have sealed; returns `Union.conflicts`.
-
-        On the driver it becomes visible now, and is recorded in the background.
-        """
+        """Publish what all writers sealed (`Home.publish`). On the driver that is seen at once."""
         self.barrier()
         checkpoint, strict = self._own_key(path), self.spec.options.strict
         attempts = self.uploads.take(checkpoint)

@@ -28,6 +28,7 @@ from tune_sync.errors import (
 )
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.saved_state import check_restored
+from tune_sync.homes.saved_tuner import keep_copy
 from tune_sync.manifest import warn_of_conflicts
 from tune_sync.metrics import plain_metrics
 from tune_sync.new_run import (
@@ -217,6 +218,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         self._to_restore = run.saved_trials
         self._clones.begin(run, ())
         try:
+            keep_copy(handler.site())
             known_by = begin_home(handler)
             if handler.on_existing == "resume":
                 take_left_behind(handler)

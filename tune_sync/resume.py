@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pickle import UnpicklingError  # noqa: TID251 - Ray unpickles; this is its error
 from typing import Any
 
 import ray
@@ -11,16 +10,15 @@ import ray.tune
 
 from tune_sync.agents.refill import refill as bring_back
 from tune_sync.buckets.url import BucketUrl
-from tune_sync.errors import ConfigError, DamagedError
+from tune_sync.errors import ConfigError
 from tune_sync.filesystem import SyncHandler
+from tune_sync.homes.saved_tuner import put_back
 from tune_sync.homes.sites import Site
 from tune_sync.kwargs import restore_kwargs
 from tune_sync.ray_adapter import RunConfig
 from tune_sync.spec import Spec
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
-
-_TUNER = "tuner.pkl"  # what `Tuner.restore` needs, beside the state
 
 
 def restore_or_start(
@@ -49,7 +47,8 @@ def restore_or_start(
     Raises:
         ConfigError: No name, `overwrite=True`, or another kind of `RunConfig`; or `refill` where
             nodes keep no copies.
-        DamagedError: An experiment is there, and a file that a restore needs is not.
+        DamagedError: An experiment is there, and neither its `tuner.pkl`, which a restore needs,
+            nor the copy of that is whole.
         StoreDeniedError, StoreUnreachableError, OSError: The place cannot be looked at: whether
             something is there is not known, and nothing is started.
     """
@@ -64,16 +63,10 @@ def restore_or_start(
             trainable, param_space=param_space, tune_config=tune_config, run_config=run_config
         )
     logger.info("%s: resuming what is there", site.where)
-    try:
-        return ray.tune.Tuner.restore(
-            **_place_of(handler), trainable=trainable, param_space=param_space,
-            resume_errored=resume_errored, restart_errored=restart_errored,
-        )  # fmt: skip
-    except (EOFError, UnpicklingError) as error:
-        raise DamagedError(
-            f"{site.where}/{_TUNER} is not readable ({error!r}); put a whole copy back, or choose "
-            "another name"
-        ) from error
+    return ray.tune.Tuner.restore(
+        **_place_of(handler), trainable=trainable, param_space=param_space,
+        resume_errored=resume_errored, restart_errored=restart_errored,
+    )  # fmt: skip
 
 
 def _check_refill(spec: Spec) -> None:
@@ -110,14 +103,9 @@ def _handler_of(run_config: Any) -> SyncHandler:
 
 def _can_restore(site: Site) -> bool:
     """Whether an experiment is there. Raises if that cannot be told, or if it is not whole."""
-    names = site.look()
-    if not names or not site.holds_experiment():
+    if not site.look() or not site.holds_experiment():
         return False
-    if _TUNER not in names:
-        raise DamagedError(
-            f"{site.where} holds an experiment, but no {_TUNER}, which a restore needs; put that "
-            "file back, or choose another name"
-        )
+    put_back(site)
     return True
 
 

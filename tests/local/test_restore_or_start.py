@@ -76,7 +76,7 @@ def test_an_experiment_that_runs_is_neither_started_nor_resumed(
 def test_an_experiment_without_what_a_restore_needs_is_named(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "x/experiment_state-2026.json").write_text("{}")
-    with pytest.raises(DamagedError, match=r"no tuner\.pkl"):
+    with pytest.raises(DamagedError, match=r"x/tuner\.pkl is not there, and its copy"):
         tuner(tmp_path)
 
 
@@ -87,7 +87,7 @@ def test_what_a_restore_cannot_read_is_named(
     (tmp_path / "x").mkdir()
     (tmp_path / "x/experiment_state-2026.json").write_text('{"trial_data": []}')
     (tmp_path / "x/tuner.pkl").write_bytes(content)
-    with pytest.raises(DamagedError, match=r"x/tuner\.pkl is not readable"):
+    with pytest.raises(DamagedError, match=r"x/tuner\.pkl is not whole"):
         tuner(tmp_path)
 
 

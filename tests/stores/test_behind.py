@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import tempfile
 import threading
@@ -93,6 +94,20 @@ def notes_failure(config: dict[str, Any]) -> None:
         raise
 
 
+def notes_waits(config: dict[str, Any]) -> None:
+    """As `notes_steps`, and notes that a report says that it waits."""
+    handler = logging.Handler()
+
+    def look(record: logging.LogRecord) -> bool:
+        if " waits: " in record.getMessage():
+            Path(config["notes"], "waits").touch()
+        return False
+
+    handler.addFilter(look)
+    logging.getLogger("ray.tune_sync").addHandler(handler)
+    notes_steps(config)
+
+
 class Fit(threading.Thread):
     """A search beside the test."""
 
@@ -172,6 +187,23 @@ def test_only_what_is_kept_travels_and_no_report_waits_for_state(
     sent = {r.split("/")[-2] for r in faults.requests[sent_before:] if "blob" in r}
     assert set(kept) <= sent
     assert len(sent) < 10, "some were deleted before their turn"
+
+
+def test_reports_wait_for_room_while_the_bucket_hangs_and_go_on_when_it_answers(
+    faults: Faults, cluster: None, tmp_path: Path
+) -> None:
+    space = {"steps": 6, "notes": str(tmp_path)}
+    config = behind("room", tmp_path, staging_limit_bytes=1 << 20)
+    fit = Fit(tune.Tuner(notes_waits, param_space=space, run_config=config))
+    wait_for(tmp_path / "0")
+    faults.passes.clear()
+    (tmp_path / "go").touch()
+    wait_for(tmp_path / "waits")
+    assert len(list(tmp_path.glob("[0-9]"))) < 4
+    faults.passes.set()
+    (result,) = fit.end()
+    assert result.error is None
+    assert len(published("room")) == 6
 
 
 def test_settings_count_in_tune_run_too(faults: Faults, cluster: None, tmp_path: Path) -> None:

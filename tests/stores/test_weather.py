@@ -17,7 +17,7 @@ from tune_sync.buckets.bucket import Bucket
 from tune_sync.buckets.opening import open_bucket
 from tune_sync.buckets.retry import Retry
 from tune_sync.buckets.url import parse_bucket_url
-from tune_sync.errors import StoreUnreachableError
+from tune_sync.errors import ConfigError, StoreUnreachableError
 
 ENGINES = ("obstore", "pyarrow")
 MIB = 1 << 20
@@ -89,6 +89,27 @@ def test_one_request_is_tried_as_often_as_is_said_and_not_more(
         with pytest.raises(StoreUnreachableError):
             bucket.info("x")
     assert len(faults.requests) == 3
+
+
+@pytest.mark.parametrize("tries_count", [4, 5])
+def test_an_option_says_how_often(server: S3Server, prefix: str, tries_count: int) -> None:
+    faults = Faults(planned=["503"] * 4)
+    with proxy(server.endpoint_url, faults) as url:
+        options = {**server.options, "endpoint_url": url, "tries_count": tries_count}
+        bucket = open_bucket(parse_bucket_url(f"s3://bucket/{prefix}"), options)
+        if tries_count == 5:
+            bucket.put("x", b"1")
+            assert bucket.get("x") == b"1"
+        else:
+            with pytest.raises(StoreUnreachableError):
+                bucket.put("x", b"1")
+    assert len(faults.failed) == 4
+
+
+@pytest.mark.parametrize("tries_count", [0, -1, 2.5, "5", True])
+def test_what_is_no_number_of_tries_is_named(tries_count: Any) -> None:
+    with pytest.raises(ConfigError, match="tries_count"):
+        open_bucket(parse_bucket_url("s3://bucket/x"), {"tries_count": tries_count})
 
 
 @pytest.mark.parametrize("engine", [*ENGINES, "fsspec"])

@@ -8,9 +8,9 @@ from typing import Any
 
 from tune_sync.buckets.engines import make_client
 from tune_sync.buckets.environment import environment_options, missing_credentials
-from tune_sync.buckets.retry import Retry, RetryBucket
+from tune_sync.buckets.retry import DEFAULT_TRIES_COUNT, Retry, RetryBucket
 from tune_sync.buckets.url import BucketUrl
-from tune_sync.errors import StoreDeniedError
+from tune_sync.errors import ConfigError, StoreDeniedError
 
 PROBE_KEY = ".tune_sync-probe"
 # What is wrong with a place should be told within seconds: a check tries only twice.
@@ -26,12 +26,18 @@ def open_bucket(
     Args:
         url: The root; keys are relative to it.
         options: `SyncConfig.storage_options`; none takes those of the environment.
-        retry: How often a request is tried.
+        retry: How often a request is tried; as a rule that is said by the option `tries_count`.
         here: The node that asks, for messages, if its driver has asked before; else "".
+
+    Raises:
+        ConfigError: `tries_count` is no number of tries.
     """
     given = dict(options or environment_options())
+    tries_count = given.pop("tries_count", DEFAULT_TRIES_COUNT)
+    if type(tries_count) is not int or tries_count < 1:
+        raise ConfigError(f"storage_options tries_count={tries_count!r}: 1 or more is needed")
     return RetryBucket(
-        lambda: make_client(url, given), str(url), retry, here,
+        lambda: make_client(url, given), str(url), retry or Retry(tries_count), here,
         lambda: missing_credentials(url.scheme, given),
     )  # fmt: skip
 

@@ -99,6 +99,9 @@ class Site(Protocol):
     def prepare(self) -> None:
         """Make it ours, or raise ConfigError if another version's format is there."""
 
+    def put(self, key: str, data: bytes) -> None:
+        """Replace a small file whole. It is durable on return."""
+
     def is_ours(self) -> bool:
         """Whether tune_sync has written there. Raises as `prepare` does for another version."""
 
@@ -169,10 +172,14 @@ class LocalSite:
         store.make_dir(layout.INTERNAL_DIR)
         file = self.root / layout.FORMAT_KEY
         if not file.is_file() or not file.stat().st_size:  # a power cut may leave it empty
-            fresh = f"{layout.FORMAT_KEY}.{uuid.uuid4().hex}"  # another driver may do the same
-            replace_file(store, layout.FORMAT_KEY, format_json(), fresh=fresh)
+            self.put(layout.FORMAT_KEY, format_json())
             return
         check_format(file.read_bytes(), str(file), self.where)
+
+    def put(self, key: str, data: bytes) -> None:
+        """See `Site.put`."""
+        fresh = f"{layout.FORMAT_KEY}.{uuid.uuid4().hex}"  # another driver may do the same
+        replace_file(LocalStore(self.root), key, data, fresh=fresh)
 
     def is_ours(self) -> bool:
         """See `Site.is_ours`."""

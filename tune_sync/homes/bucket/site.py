@@ -49,10 +49,14 @@ class BucketSite:
     def prepare(self) -> None:
         """See `Site.prepare`."""
         if self._bucket.info(layout.FORMAT_KEY) is None:
-            self._bucket.put(layout.FORMAT_KEY, format_json())
+            self.put(layout.FORMAT_KEY, format_json())
             return
         file = f"{self.where}/{layout.FORMAT_KEY}"
         check_format(self._bucket.get(layout.FORMAT_KEY), file, self.where)
+
+    def put(self, key: str, data: bytes) -> None:
+        """See `Site.put`."""
+        self._bucket.put(key, data)
 
     def is_ours(self) -> bool:
         """See `Site.is_ours`."""
