@@ -61,6 +61,9 @@ class Options:
     transport: str = AUTO
     transport_required: bool = False
     tls: tuple[str, ...] = ()
+    rdma_device: str | None = None
+    rdma_port: int | None = None
+    rdma_gid_index: int | None = None
 
     @property
     def is_planned(self) -> bool:

@@ -96,6 +96,22 @@ def test_files_for_tls_are_named_by_paths_that_every_node_understands() -> None:
         FastPath(tls=Tls(**files), transport="object_store")
 
 
+def test_a_device_is_named_for_every_node() -> None:
+    made = FastPath(rdma_device="mlx5_0", rdma_port=1, rdma_gid_index=0)
+    assert made.given_for_replicas == ["rdma_device", "rdma_port", "rdma_gid_index"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"rdma_device": ""}, {"rdma_device": 0}, {"rdma_port": 0}, {"rdma_gid_index": -1},
+     {"rdma_gid_index": True}],
+)  # fmt: skip
+def test_a_device_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(ConfigError, match=rf"FastPath\({name}=.* is needed"):
+        FastPath(**wrong)
+
+
 def test_it_survives_a_pickle_and_needs_no_ray() -> None:
     made = FastPath(memory_limit=7)
     assert pickle.loads(pickle.dumps(made)) == made

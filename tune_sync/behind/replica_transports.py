@@ -9,11 +9,12 @@ from tune_sync.behind.replica_intake import SLOT_BYTES, SLOTS_COUNT
 from tune_sync.fastpath.tls import Tls
 from tune_sync.fastpath.transport_names import AUTO, OBJECT_STORE, RDMA, TCP
 from tune_sync.fastpath.transports import RdmaTransport, TcpTransport, Transport
+from tune_sync.fastpath.transports.rdma import wish_here
 from tune_sync.fastpath.verbs.checks import Wish
 from tune_sync.spec import Options
 
 # What a node that takes replicas pins.
-WISH = Wish(lock_bytes=SLOTS_COUNT * SLOT_BYTES)
+LOCK_BYTES = SLOTS_COUNT * SLOT_BYTES
 
 
 def names_of(options: Options) -> tuple[str, ...]:
@@ -30,13 +31,20 @@ def transports_of(options: Options, token: bytes) -> Sequence[Transport]:
     """The same, ready to use.
 
     Raises:
-        ConfigError: A file for TLS cannot be used; names it.
+        ConfigError: A file for TLS cannot be used, or a variable of this node; names it.
     """
     tls = tls_of(options)
     return [
-        RdmaTransport(token, tls=tls, wish=WISH) if name == RDMA else TcpTransport(token, tls=tls)
+        RdmaTransport(token, tls=tls, wish=wish_of(options))
+        if name == RDMA
+        else TcpTransport(token, tls=tls)
         for name in names_of(options)
     ]
+
+
+def wish_of(options: Options) -> Wish:
+    """The device to use on this node. Raises ConfigError for a variable that cannot be."""
+    return wish_here(options.rdma_device, options.rdma_port, options.rdma_gid_index, LOCK_BYTES)
 
 
 def tls_of(options: Options) -> Tls | None:
