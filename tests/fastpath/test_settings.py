@@ -112,6 +112,25 @@ def test_a_device_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
         FastPath(**wrong)
 
 
+def test_ports_come_from_the_call_or_else_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert FastPath().port_range == ()
+    monkeypatch.setenv("TUNE_SYNC_PORTS", "7700-7799")
+    assert FastPath().port_range == (7700, 7799)
+    assert FastPath().given_for_replicas == []
+    given = FastPath(ports="1024")
+    assert (given.port_range, given.given_for_replicas) == ((1024, 1024), ["ports"])
+
+
+@pytest.mark.parametrize("ports", ["", "0", "65536", "9-8", "1-", "-1", "1,2", " 1", "\u0663", 1])
+def test_ports_that_are_none_are_refused(ports: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"FastPath\(ports=.*a range of ports is needed"):
+        FastPath(ports=ports)
+    if ports and isinstance(ports, str):
+        monkeypatch.setenv("TUNE_SYNC_PORTS", ports)
+        with pytest.raises(ConfigError, match=r"TUNE_SYNC_PORTS=.*a range of ports is needed"):
+            FastPath()
+
+
 def test_it_survives_a_pickle_and_needs_no_ray() -> None:
     made = FastPath(memory_limit=7)
     assert pickle.loads(pickle.dumps(made)) == made
