@@ -18,6 +18,7 @@ pytestmark = pytest.mark.hosts
 
 PORTS = "7700-7709"
 STEPS, HELD_AT = 3, 1
+SLOW_BYTES_PER_S = 9_000
 TRIAL = {
     "file_count": 1, "file_bytes": 1_300_000, "pause_s": 0.1, "host": "w1", "steps": STEPS,
     "told_at": HELD_AT,
@@ -71,3 +72,16 @@ def test_one_that_is_only_wanted_gives_way_to_the_object_store_and_a_warning_say
     assert stored_digests(trial) == {row["step"]: row["digest"] for row in trial["reported"]}
     assert sorted(stored_digests(trial)) == list(range(STEPS))
     assert said(cluster, "w1", "transport 'tcp' was asked for; 'object_store' is used (tcp: ")
+
+
+@pytest.mark.slow
+def test_one_that_is_required_ends_the_trial_with_what_does_not_get_through(
+    cluster: Cluster,
+) -> None:
+    """What reaches its destination meanwhile needs no other copy: so that takes long here."""
+    found = run(cluster, "required", required=True, max_bandwidth_bytes_per_s=SLOW_BYTES_PER_S)
+    (error,) = found["errors"]
+    assert "TransportMissingError" in error and "transport 'tcp' is required" in error
+    assert f"{cluster.addresses['head']}:77" in error
+    (trial,) = found["trials"]
+    assert list(stored_digests(trial)) == [0], "what was reported is stored"
