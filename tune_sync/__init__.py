@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tune_sync.environment import set_log_level
+
 if TYPE_CHECKING:
     from tune_sync.checkpoint import Checkpoint
     from tune_sync.checkpoint_copy import fetch
@@ -78,6 +80,8 @@ __all__ = [
     "staged_checkpoint",
     "status",
 ]
+
+set_log_level()  # of every process that uses it: drivers, trials, and the agents of nodes
 
 
 def __getattr__(name: str) -> Any:

@@ -105,6 +105,10 @@ def _memory_options(fast_path: FastPath | None) -> dict[str, Any]:
         "transport": fast_path.wanted_transport,
         "transport_required": fast_path.is_transport_required,
         "tls": fast_path.tls.paths if fast_path.tls is not None else (),
+        "ports": fast_path.port_range,
+        "rdma_device": fast_path.rdma_device,
+        "rdma_port": fast_path.rdma_port,
+        "rdma_gid_index": fast_path.rdma_gid_index,
     }
 
 

@@ -36,6 +36,7 @@ class Options:
     Attributes:
         replicates: Two nodes have what is staged. Unlike `wait_for`, whoever sends it on knows it.
         tls: Paths of a certificate, its key and the authority; or none of them.
+        ports: The first and the last that a node may listen on; none: any.
     """
 
     include: tuple[str, ...] = ()
@@ -61,6 +62,10 @@ class Options:
     transport: str = AUTO
     transport_required: bool = False
     tls: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
+    rdma_device: str | None = None
+    rdma_port: int | None = None
+    rdma_gid_index: int | None = None
 
     @property
     def is_planned(self) -> bool:

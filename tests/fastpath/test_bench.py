@@ -111,6 +111,17 @@ def test_a_transport_that_is_not_there_is_refused(target: Target) -> None:
     assert done.returncode == 1 and "'auto', 'rdma', 'tcp'" in done.stderr
 
 
+def test_a_device_is_chosen_by_options_or_else_by_the_environment(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rdma = [target.address, "--transport", "rdma", *LOAD]
+    done = initiate(*rdma, "--device", "mlx5_7", "--port", "1", "--gid-index", "-1")
+    assert done.returncode == 1 and "device='mlx5_7', port=1, gid_index=-1" in done.stderr
+    monkeypatch.setenv("TUNE_SYNC_RDMA_GID_INDEX", "three")
+    done = initiate(*rdma)
+    assert done.returncode == 1 and "TUNE_SYNC_RDMA_GID_INDEX='three': a whole" in done.stderr
+
+
 def test_within_tls(tmp_path: Path) -> None:
     tls = make_certificates(tmp_path)
     words = [

@@ -96,6 +96,41 @@ def test_files_for_tls_are_named_by_paths_that_every_node_understands() -> None:
         FastPath(tls=Tls(**files), transport="object_store")
 
 
+def test_a_device_is_named_for_every_node() -> None:
+    made = FastPath(rdma_device="mlx5_0", rdma_port=1, rdma_gid_index=0)
+    assert made.given_for_replicas == ["rdma_device", "rdma_port", "rdma_gid_index"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"rdma_device": ""}, {"rdma_device": 0}, {"rdma_port": 0}, {"rdma_gid_index": -1},
+     {"rdma_gid_index": True}],
+)  # fmt: skip
+def test_a_device_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(ConfigError, match=rf"FastPath\({name}=.* is needed"):
+        FastPath(**wrong)
+
+
+def test_ports_come_from_the_call_or_else_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert FastPath().port_range == ()
+    monkeypatch.setenv("TUNE_SYNC_PORTS", "7700-7799")
+    assert FastPath().port_range == (7700, 7799)
+    assert FastPath().given_for_replicas == []
+    given = FastPath(ports="1024")
+    assert (given.port_range, given.given_for_replicas) == ((1024, 1024), ["ports"])
+
+
+@pytest.mark.parametrize("ports", ["", "0", "65536", "9-8", "1-", "-1", "1,2", " 1", "\u0663", 1])
+def test_ports_that_are_none_are_refused(ports: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"FastPath\(ports=.*a range of ports is needed"):
+        FastPath(ports=ports)
+    if ports and isinstance(ports, str):
+        monkeypatch.setenv("TUNE_SYNC_PORTS", ports)
+        with pytest.raises(ConfigError, match=r"TUNE_SYNC_PORTS=.*a range of ports is needed"):
+            FastPath()
+
+
 def test_it_survives_a_pickle_and_needs_no_ray() -> None:
     made = FastPath(memory_limit=7)
     assert pickle.loads(pickle.dumps(made)) == made

@@ -238,6 +238,18 @@ def test_a_required_transport_whose_port_is_closed_is_an_error_before_training(
     assert not list(experiment(cluster, "closed").glob("train_n*"))
 
 
+def test_ports_that_are_open_in_a_firewall_are_enough(cluster: Cluster) -> None:
+    trials = [{**SETTINGS, "steps": 2, "host": "w1"}]
+    sync = by("tcp", required=True, ports=f"{CLOSED_FROM - 8}-{CLOSED_FROM - 1}")
+    cluster.close_ports("head")
+    try:
+        found = search(cluster, name="open", sync=sync, trials=trials)
+    finally:
+        cluster.fast("head")
+    assert found["errors"] == []
+    assert_sound(found)
+
+
 @pytest.mark.slow
 def test_status_names_replicas_and_how_they_came(cluster: Cluster) -> None:
     root = experiment(cluster, "status")

@@ -68,3 +68,10 @@ def test_bytes_of_replicas_are_counted_by_what_they_came_by(found: Found) -> Non
         "tune_sync_replica_bytes_total by tcp": 7,
         "tune_sync_replica_bytes_total by object_store": 2,
     }
+
+
+def test_checkpoints_that_a_node_keeps_for_another_one_are_told(found: Found) -> None:
+    kept = found["kept twice"]
+    assert kept["tune_sync_replicated_checkpoints"] == 3
+    assert kept["tune_sync_replicated_bytes"] == 9
+    assert kept["tune_sync_staged_checkpoints"] == 0

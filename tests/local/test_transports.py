@@ -52,6 +52,13 @@ def test_one_that_is_only_wanted_is_warned_of(
     assert said in caplog.text
 
 
+def test_a_variable_of_a_node_that_cannot_be_is_named_with_it(options: Options) -> None:
+    wanted = replace(options, transport="rdma", transport_required=True)
+    with pytest.raises(TransportMissingError) as refused:
+        check_transports(replace(wanted, rdma_port=-1), node_id())
+    assert f"{here()}: Wish(device=None, port=-1" in str(refused.value)
+
+
 @pytest.mark.parametrize("name", ["auto", "tcp", "object_store"])
 def test_what_is_there_is_not_spoken_of(
     options: Options, name: str, caplog: pytest.LogCaptureFixture

@@ -37,3 +37,14 @@ def test_commands_of_the_readme_exist_and_run() -> None:
 def test_ci_runs_the_command_that_people_run() -> None:
     assert os.access(ROOT / ".ci/run", os.X_OK)
     assert "scripts/test" in (ROOT / ".ci/run").read_text()
+
+
+def test_every_variable_of_the_environment_is_in_the_one_table() -> None:
+    used = {
+        name
+        for path in (ROOT / "tune_sync").rglob("*.py")
+        for name in re.findall(r"\bTUNE_SYNC_[A-Z_]+", path.read_text())
+    }
+    table = (ROOT / "docs/reference/environment.md").read_text()
+    listed = set(re.findall(r"^\| `(TUNE_SYNC_[A-Z_]+)` \|", table, re.MULTILINE))
+    assert listed == used

@@ -30,9 +30,21 @@ def test_the_line_tells_count_size_age_and_what_is_stored_lost_or_wrong() -> Non
     backlog.lose_node("n2", "node n2 is gone")
     backlog.hear("n1", News(held=["a"], left_bytes=3_000_000, left_s=13.0, error="no route"))
     assert backlog.progress() == (
-        "1 checkpoints (3 MB) are on their way, the oldest for 13 s; stored: 1, lost: 1; no route"
+        "1 checkpoints (3 MB) are on their way, the oldest for 13 s; stored: 1, failed: 1; no route"
     )
     assert backlog.lost == {SECOND: "node n2 is gone"}
+
+
+def test_the_line_tells_how_much_of_it_two_nodes_have() -> None:
+    backlog = Backlog()
+    backlog.accept(FIRST, False, ["a@n1@n2", "b@n2@n1"], None)
+    backlog.accept(SECOND, False, ["c@n1", "d@n2@n1"], None)  # no room on n2 for the one
+    on_their_way = "2 checkpoints (0 MB) are on their way"
+    assert backlog.progress() == f"{on_their_way}, replicated: 1; stored: 0"
+    backlog.hear("n1", News(held=["a", "c"], stored={"c": "there"}))
+    assert backlog.progress() == f"{on_their_way}, replicated: 2; stored: 0"
+    backlog.lose_node("n2", "node n2 is gone")
+    assert backlog.progress() == f"{on_their_way}; stored: 0"
 
 
 def test_what_failed_or_was_dropped_is_not_left_to_be_sent() -> None:

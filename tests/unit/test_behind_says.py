@@ -114,5 +114,5 @@ def test_what_is_lost_is_said_and_told_once(
     behind.accept(FIRST, False, ["a@n1"], None)
     node.news = None
     until(lambda: bool(lines()))
-    assert "lost: 1" in lines()[-1]
+    assert "failed: 1" in lines()[-1]
     assert node.lost == [{FIRST: "node n1 is gone"}]

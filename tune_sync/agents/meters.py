@@ -29,6 +29,8 @@ GAUGES = {
     "tune_sync_staged_bytes": "Their size",
     "tune_sync_oldest_unstored_seconds": "For how long the oldest of them has been staged",
     "tune_sync_failed_checkpoints": "Staged checkpoints that can never be stored",
+    "tune_sync_replicated_checkpoints": "Checkpoints that are here in case another node is lost",
+    "tune_sync_replicated_bytes": "Their size",
 }
 # What has been so far; Prometheus appends _total.
 COUNTERS = {
@@ -54,7 +56,10 @@ class NodeMeters:
 
     def show(self, news: News) -> None:
         """Export how far the node is."""
-        values = (news.left_count, news.left_bytes, news.left_s, len(news.failed))
+        values = (
+            news.left_count, news.left_bytes, news.left_s, len(news.failed),
+            news.replicas_count, news.replicas_bytes,
+        )  # fmt: skip
         for name, value in zip(GAUGES, values, strict=True):
             _set(name, value, self._tags)
         _add("tune_sync_stored_checkpoints", news.stored_count - self._stored_count, self._tags)

@@ -15,8 +15,8 @@ from typing import Any
 import ray
 
 from tune_sync.agents.probe import PROBE_TIMEOUT_S, ask, runs_trials
-from tune_sync.behind.replica_transports import names_of, transports_of
-from tune_sync.errors import ConfigError, TransportMissingError, TuneSyncError
+from tune_sync.behind.replica_transports import names_of, serve, transports_of, wish_of
+from tune_sync.errors import ConfigError, PeerLostError, TransportMissingError, TuneSyncError
 from tune_sync.fastpath import Slots
 from tune_sync.fastpath.transport_names import RDMA
 from tune_sync.fastpath.transports import Shelf, prove
@@ -118,7 +118,11 @@ def _target(options: Options) -> Iterator[tuple[str, bytes]]:
     )  # fmt: skip
     shelf = Shelf(slots)
     try:
-        with usable[0].serve(shelf, ray.util.get_node_ip_address()) as server:
+        try:
+            server = serve(usable[0], shelf, ray.util.get_node_ip_address(), options)
+        except PeerLostError as error:
+            raise TransportMissingError(f"here, on the driver's node: {error}") from error
+        with server:
             yield server.address, token
     finally:
         shelf.close()
@@ -130,6 +134,11 @@ def _target(options: Options) -> Iterator[tuple[str, bytes]]:
 
 def _look(options: Options, node_id: str) -> dict[str, str]:
     """What this node lacks: name of a transport, or "tls" -> what that is."""
+    try:
+        wish_of(options)
+    except ConfigError as error:
+        if RDMA in names_of(options):
+            return {RDMA: str(error)}
     try:
         transports = transports_of(options, secrets.token_bytes(32))
     except ConfigError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tune_sync.behind.replica_intake import EqualSlots, Intake
-from tune_sync.behind.replica_transports import transports_of
+from tune_sync.behind.replica_transports import serve, transports_of
 from tune_sync.behind.replicas import Replicas
 from tune_sync.errors import TransportMissingError
 from tune_sync.spec import Options
@@ -46,6 +46,7 @@ class Door:
     Raises:
         ConfigError: A file for TLS cannot be used.
         TransportMissingError: They can come by none.
+        PeerLostError: All ports that it may listen on are taken.
     """
 
     def __init__(self, memory_dir: str, replicas: Replicas, host: str, options: Options) -> None:
@@ -61,7 +62,12 @@ class Door:
         self._slots = EqualSlots(Path(memory_dir))
         self.intake = Intake(self._slots, replicas)
         # The best one lets in who comes by the others, too: all begin with TCP.
-        self._server = usable[0].serve(self.intake, host)
+        try:
+            self._server = serve(usable[0], self.intake, host, options)
+        except BaseException:
+            self.intake.close()
+            self._slots.close()
+            raise
         self.entrance = Entrance(self._server.address, token, lacks)
 
     def close(self) -> None:

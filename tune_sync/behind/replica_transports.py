@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 
 from tune_sync.behind.replica_intake import SLOT_BYTES, SLOTS_COUNT
+from tune_sync.errors import PeerLostError
 from tune_sync.fastpath.tls import Tls
 from tune_sync.fastpath.transport_names import AUTO, OBJECT_STORE, RDMA, TCP
-from tune_sync.fastpath.transports import RdmaTransport, TcpTransport, Transport
+from tune_sync.fastpath.transports import (
+    RdmaTransport,
+    Server,
+    Shelf,
+    TcpTransport,
+    Transport,
+)
+from tune_sync.fastpath.transports.rdma import wish_here
 from tune_sync.fastpath.verbs.checks import Wish
 from tune_sync.spec import Options
 
 # What a node that takes replicas pins.
-WISH = Wish(lock_bytes=SLOTS_COUNT * SLOT_BYTES)
+LOCK_BYTES = SLOTS_COUNT * SLOT_BYTES
 
 
 def names_of(options: Options) -> tuple[str, ...]:
@@ -30,13 +39,47 @@ def transports_of(options: Options, token: bytes) -> Sequence[Transport]:
     """The same, ready to use.
 
     Raises:
-        ConfigError: A file for TLS cannot be used; names it.
+        ConfigError: A file for TLS cannot be used, or a variable of this node; names it.
     """
     tls = tls_of(options)
     return [
-        RdmaTransport(token, tls=tls, wish=WISH) if name == RDMA else TcpTransport(token, tls=tls)
+        RdmaTransport(token, tls=tls, wish=wish_of(options))
+        if name == RDMA
+        else TcpTransport(token, tls=tls)
         for name in names_of(options)
     ]
+
+
+def wish_of(options: Options) -> Wish:
+    """The device to use on this node. Raises ConfigError for a variable that cannot be."""
+    return wish_here(options.rdma_device, options.rdma_port, options.rdma_gid_index, LOCK_BYTES)
+
+
+def serve(transport: Transport, shelf: Shelf, host: str, options: Options) -> Server:
+    """Let others in at a port of this node that the run may use.
+
+    Args:
+        transport: They come by it, or by what is below it.
+        shelf: What they may write and read.
+        host: Address of this node.
+        options: Of the run.
+
+    Raises:
+        PeerLostError: All of these ports are taken now.
+    """
+    if not options.ports:
+        return transport.serve(shelf, host)
+    first, last = options.ports
+    for port in range(first, last + 1):
+        try:
+            return transport.serve(shelf, host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    raise PeerLostError(
+        f"all of the ports {first}-{last} are taken on {host}; give more of them, as each run that "
+        "goes on takes one (ports of FastPath, or TUNE_SYNC_PORTS)"
+    )
 
 
 def tls_of(options: Options) -> Tls | None:

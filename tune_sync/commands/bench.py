@@ -9,6 +9,7 @@ import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from tune_sync.commands.device import add_device_arguments, wished
 from tune_sync.commands.numbers import count, readable, seconds, size_bytes
 from tune_sync.errors import ConfigError
 from tune_sync.fastpath import bench, environment
@@ -50,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print one line of JSON")
     for role in (target, initiator):
         role.add_argument("--transport", default=AUTO, help="(auto)")
+        add_device_arguments(role)
         for name in ("certificate", "key", "authority"):
             role.add_argument(f"--tls-{name}", type=Path, metavar="FILE", help="for TLS: all three")
 
@@ -92,9 +94,12 @@ def _initiate(arguments: argparse.Namespace) -> int:
 def _transport(arguments: argparse.Namespace, limits: Limits) -> Transport:
     token, tls = environment.token(), _tls(arguments)
     transports = [
-        RdmaTransport(token, tls=tls, limits=replace(limits, block_bytes=RDMA_BLOCK_BYTES)),
+        RdmaTransport(
+            token, tls=tls, limits=replace(limits, block_bytes=RDMA_BLOCK_BYTES),
+            wish=wished(arguments),
+        ),
         TcpTransport(token, tls=tls, limits=limits),
-    ]
+    ]  # fmt: skip
     chosen = choose(arguments.transport, transports, required=True).transport
     if chosen is None:
         raise ConfigError(f"--transport {arguments.transport} is not one of this bench")

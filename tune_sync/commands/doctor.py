@@ -5,18 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tune_sync.commands.numbers import count, size_bytes
+from tune_sync.commands.device import add_device_arguments, wished
+from tune_sync.commands.numbers import size_bytes
 from tune_sync.fastpath.verbs.checks import LEAST_LOCKED_BYTES, Wish, checks
 from tune_sync.fastpath.verbs.places import DEV, SYS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Say what it takes."""
-    add = parser.add_argument
-    add("--device", help="name of a device, as ibv_devices lists it (what fits best)")
-    add("--port", type=count, help="its port, from 1 (what fits best)")
-    add("--gid-index", type=int, help="index of the port's address (what fits best)")
-    add(
+    add_device_arguments(parser)
+    parser.add_argument(
         "--lock", type=size_bytes, default=LEAST_LOCKED_BYTES, metavar="SIZE",
         help="memory that will be pinned, such as two checkpoints (64MiB)",
     )  # fmt: skip
@@ -24,8 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print each check; the last one says what is missing. 0: nothing is."""
-    wish = Wish(arguments.device, arguments.port, arguments.gid_index, arguments.lock)
-    return 0 if tell(wish) else 1
+    return 0 if tell(wished(arguments, arguments.lock)) else 1
 
 
 def tell(wish: Wish, sys: Path = SYS, dev: Path = DEV) -> bool:

@@ -12,6 +12,10 @@ MEMORY_LIMIT = "TUNE_SYNC_MEMORY_LIMIT"
 MAX_CHECKPOINTS = "TUNE_SYNC_MAX_CHECKPOINTS_IN_MEMORY"
 TRANSPORT = "TUNE_SYNC_TRANSPORT"
 TRANSPORT_REQUIRED = "TUNE_SYNC_TRANSPORT_REQUIRED"
+PORTS = "TUNE_SYNC_PORTS"
+RDMA_DEVICE = "TUNE_SYNC_RDMA_DEVICE"
+RDMA_PORT = "TUNE_SYNC_RDMA_PORT"
+RDMA_GID_INDEX = "TUNE_SYNC_RDMA_GID_INDEX"
 
 
 def token() -> bytes:
@@ -29,12 +33,13 @@ def token() -> bytes:
     return found.encode()
 
 
-def number(name: str, default: int | None) -> int | None:
-    """A whole number above zero.
+def number(name: str, default: int | None, *, least: int = 1) -> int | None:
+    """A whole number.
 
     Args:
         name: Of the variable.
         default: Where it is not set.
+        least: 0 or 1.
 
     Raises:
         ConfigError: It is something else.
@@ -42,9 +47,15 @@ def number(name: str, default: int | None) -> int | None:
     found = os.environ.get(name, "")
     if not found:
         return default
-    if not found.isascii() or not found.isdigit() or int(found) == 0:
-        raise ConfigError(f"{name}={found!r}: a whole number above zero is needed, in digits")
+    if not found.isascii() or not found.isdigit() or int(found) < least:
+        what = "a whole number above zero" if least else "a whole number, from 0,"
+        raise ConfigError(f"{name}={found!r}: {what} is needed, in digits")
     return int(found)
+
+
+def text(name: str) -> str | None:
+    """What it says; None where it is not set, or says nothing."""
+    return os.environ.get(name) or None
 
 
 def choice(name: str, choices: Sequence[str]) -> str:

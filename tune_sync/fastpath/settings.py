@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,11 @@ from tune_sync.fastpath.tls import Tls
 from tune_sync.fastpath.transport_names import AUTO, NAMES, OBJECT_STORE
 
 _TRANSPORTS = (AUTO, *NAMES)
+_PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
+_LAST_PORT = 65535
+_FOR_REPLICAS = (
+    "transport", "required", "tls", "ports", "rdma_device", "rdma_port", "rdma_gid_index",
+)  # fmt: skip
 
 
 def _memory_limit() -> int | None:
@@ -45,6 +51,13 @@ class FastPath:
             why. Or `TUNE_SYNC_TRANSPORT_REQUIRED=1`. None: no.
         tls: With `wait_for="replicated"`: encrypts what goes by TCP. Paths of files that are on
             every node. With it, "auto" does not take RDMA, which goes past TLS.
+        ports: With `wait_for="replicated"`: where a node listens for "tcp" and "rdma", as "7700" or
+            "7700-7799": each run that goes on takes one port of a node. Or `TUNE_SYNC_PORTS`.
+            None: any.
+        rdma_device: With `wait_for="replicated"`: name of the RDMA device on every node. None:
+            what `TUNE_SYNC_RDMA_DEVICE` says on each node, as nodes differ, or what fits best.
+        rdma_port: Its port, from 1. As `rdma_device`: `TUNE_SYNC_RDMA_PORT`.
+        rdma_gid_index: Of the port's address, from 0. As `rdma_device`: `TUNE_SYNC_RDMA_GID_INDEX`.
 
     Raises:
         ConfigError: A value that cannot work, naming the field or the variable.
@@ -55,15 +68,21 @@ class FastPath:
     transport: str | None = None
     required: bool | None = None
     tls: Tls | None = None
+    ports: str | None = None
+    rdma_device: str | None = None
+    rdma_port: int | None = None
+    rdma_gid_index: int | None = None
     _root: Path = field(default=SHARED_MEMORY, init=False, repr=False)
     _wanted: str = field(default=AUTO, init=False, repr=False)
     _is_required: bool = field(default=False, init=False, repr=False)
+    _port_range: tuple[int, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.memory_limit is not None:
             _check("memory_limit", self.memory_limit, "a whole number of bytes")
         _check("max_checkpoints_in_memory", self.max_checkpoints_in_memory, "a whole number")
         _check_transport(self.transport, self.required)
+        _check_rdma(self.rdma_device, self.rdma_port, self.rdma_gid_index)
         # The fields stay as they are given: those that are refuse a run without replicas.
         wanted, required = self.transport, self.required
         if wanted is None:
@@ -71,6 +90,7 @@ class FastPath:
         if required is None:
             required = environment.flag(environment.TRANSPORT_REQUIRED)
         self._wanted, self._is_required = wanted, required
+        self._port_range = _port_range(self.ports)
         if self.tls is not None:
             _check_tls(self.tls, wanted)
 
@@ -90,14 +110,34 @@ class FastPath:
         return self._is_required
 
     @property
+    def port_range(self) -> tuple[int, ...]:
+        """The first and the last of `ports`, or of what the environment says; () for any."""
+        return self._port_range
+
+    @property
     def given_for_replicas(self) -> list[str]:
         """Fields that say something of replicas, and that were given here."""
-        return [n for n in ("transport", "required", "tls") if getattr(self, n) is not None]
+        return [name for name in _FOR_REPLICAS if getattr(self, name) is not None]
 
 
 def _check(name: str, value: Any, what: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if not _is_number(value, 1):
         raise ConfigError(f"FastPath({name}={value!r}): {what} above zero is needed")
+
+
+def _is_number(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _check_rdma(device: Any, port: Any, gid_index: Any) -> None:
+    if device is not None and not (isinstance(device, str) and device):
+        raise ConfigError(f"FastPath(rdma_device={device!r}): a name is needed")
+    if port is not None:
+        _check("rdma_port", port, "a whole number")
+    if gid_index is not None and not _is_number(gid_index, 0):
+        raise ConfigError(
+            f"FastPath(rdma_gid_index={gid_index!r}): a whole number, from 0, is needed"
+        )
 
 
 def _check_transport(transport: Any, required: Any) -> None:
@@ -106,6 +146,20 @@ def _check_transport(transport: Any, required: Any) -> None:
         raise ConfigError(f"FastPath(transport={transport!r}): give one of {known}")
     if required is not None and not isinstance(required, bool):
         raise ConfigError(f"FastPath(required={required!r}): True or False is needed")
+
+
+def _port_range(given: Any) -> tuple[int, ...]:
+    said = f"FastPath(ports={given!r})"
+    if given is None:
+        given = environment.text(environment.PORTS)
+        said = f"{environment.PORTS}={given!r}"
+    if given is None:
+        return ()
+    found = _PORTS.fullmatch(given) if isinstance(given, str) else None
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 0 < first <= last <= _LAST_PORT:
+        raise ConfigError(f'{said}: a port or a range of ports is needed, as "7700-7799"')
+    return first, last
 
 
 def _check_tls(tls: Any, transport: str) -> None:

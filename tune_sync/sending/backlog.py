@@ -52,6 +52,12 @@ class Accepted:
         return len(self.stored) == len(self.staged)
 
     @property
+    def is_replicated(self) -> bool:
+        """Whether two nodes have all of it that is not known to be stored."""
+        unsent = self.staged.keys() - self.stored.keys()
+        return bool(unsent) and unsent <= self.replicas.keys()
+
+    @property
     def attempts(self) -> list[str]:
         """Its parts' ids there."""
         return [*self.direct, *self.stored.values()]
@@ -312,18 +318,18 @@ class Backlog:
 
     def progress(self) -> str:
         """How far it is, in words."""
-        count = len(self._accepted)
         size_bytes = sum(news.left_bytes for news in self._news.values())
         left_s = max((news.left_s for news in self._news.values()), default=0.0)
-        errors = self._errors()
-        parts = [
-            f"{count} checkpoints ({size_bytes / 1e6:.0f} MB) are on their way",
-            f", the oldest for {left_s:.0f} s" if left_s else "",
-            f"; stored: {self._published_count}",
-            f", lost: {len(self._lost)}" if self._lost else "",
-            f"; {errors[0]}" if errors else "",
-        ]
-        return "".join(parts)
+        replicated_count = sum(accepted.is_replicated for accepted in self._accepted.values())
+        error = next(iter(self._errors()), "")
+        return (
+            f"{len(self._accepted)} checkpoints ({size_bytes / 1e6:.0f} MB) are on their way"
+            f"{f', the oldest for {left_s:.0f} s' if left_s else ''}"
+            f"{f', replicated: {replicated_count}' if replicated_count else ''}"
+            f"; stored: {self._published_count}"
+            f"{f', failed: {len(self._lost)}' if self._lost else ''}"
+            f"{f'; {error}' if error else ''}"
+        )
 
     def what_is_left(self) -> str:
         """What is not stored, and why, in words."""

@@ -15,6 +15,7 @@ import ray
 from tests.local.halting import TIMEOUT_S, halting
 from tests.local.trainables import HALF, HALT_BYTES
 from tune_sync.agents.meters import NodeMeters
+from tune_sync.sending.orders import News
 
 INTERVAL_MS = 1000
 SAMPLE = re.compile(r"ray_(tune_sync_\w+)\{(.*)\} (\S+)")
@@ -89,6 +90,9 @@ def main() -> None:
         "replicated",
         lambda f: f.get(f"{name} tcp", 0) >= 7 and f.get(f"{name} object_store", 0) >= 2,
     )
+    NodeMeters("kept twice").show(News(replicas_count=3, replicas_bytes=9))
+    size = "tune_sync_replicated_bytes"
+    found["kept twice"] = until("kept twice", lambda f: f.get(size, 0) == 9)
     print("RESULT " + json.dumps(found), flush=True)
 
 

@@ -10,6 +10,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
+from tune_sync.fastpath import environment
 from tune_sync.fastpath.tls import Tls
 from tune_sync.fastpath.transport_names import RDMA
 from tune_sync.fastpath.transports.lanes import Lanes
@@ -19,13 +20,43 @@ from tune_sync.fastpath.transports.shelf import Shelf
 from tune_sync.fastpath.transports.tcp import TcpTransport, listen
 from tune_sync.fastpath.transports.tcp_peer import TcpPeer
 from tune_sync.fastpath.transports.transport import Limits, Memory, Peer, Region
-from tune_sync.fastpath.verbs.checks import Wish, checked_wish, find_place, missing
+from tune_sync.fastpath.verbs.checks import (
+    LEAST_LOCKED_BYTES,
+    Wish,
+    checked_wish,
+    find_place,
+    missing,
+)
 from tune_sync.fastpath.verbs.device import Device
 
 # Each block costs a question and an answer, and the card needs nothing of the caches.
 BLOCK_BYTES = 16 << 20
 ANY = Wish()
 LIMITS = Limits(block_bytes=BLOCK_BYTES)
+
+
+def wish_here(
+    device: str | None, port: int | None, gid_index: int | None,
+    lock_bytes: int = LEAST_LOCKED_BYTES,
+) -> Wish:  # fmt: skip
+    """What to use on this node: what is given, or else what the environment says here.
+
+    Args:
+        device: Its name; None: not given.
+        port: Of the device, from 1.
+        gid_index: In the port's table, from 0.
+        lock_bytes: Memory that will be pinned.
+
+    Raises:
+        ConfigError: A number that cannot be; names it, or the variable.
+    """
+    if device is None:
+        device = environment.text(environment.RDMA_DEVICE)
+    if port is None:
+        port = environment.number(environment.RDMA_PORT, None)
+    if gid_index is None:
+        gid_index = environment.number(environment.RDMA_GID_INDEX, None, least=0)
+    return checked_wish(Wish(device, port, gid_index, lock_bytes))
 
 
 class RdmaTransport(TcpTransport):
