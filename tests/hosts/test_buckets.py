@@ -62,7 +62,12 @@ def test_workers_store_into_the_bucket_and_only_what_is_kept_stays(first: dict[s
         assert trial["step"] == 2
     assert [name.rsplit("/", 1)[-1] for name in checkpoints(first)] == ["checkpoint_000002"] * 2
     ours = [key for key in first["keys"] if key.startswith(".tune_sync/")]
-    assert sorted(key.split("/")[1] for key in ours) == ["format.json", "manifests", "manifests"]
+    assert sorted(key.split("/")[1] for key in ours) == [
+        "format.json",
+        "manifests",
+        "manifests",
+        "tuner.pkl",
+    ]
 
 
 def test_nothing_is_left_on_the_hosts(cluster: Cluster, first: dict[str, Any]) -> None:

@@ -139,7 +139,7 @@ def test_a_full_bucket_fails_one_report_and_harms_nothing(
     assert not client.list_multipart_uploads(Bucket="bucket").get("Uploads")
     ours = client.list_objects_v2(Bucket="bucket", Prefix=f"results/{name}/.tune_sync/")
     found = {entry["Key"].split("/")[3] for entry in ours["Contents"]}
-    assert found == {"format.json", "manifests"}
+    assert found == {"format.json", "manifests", "tuner.pkl"}
 
 
 def test_what_was_reported_stays_in_a_bucket_that_is_full_at_the_end_of_the_run(

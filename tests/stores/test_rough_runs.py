@@ -103,7 +103,7 @@ def check_tidy(place: Place, name: str, checkpoints_count: int) -> None:
     }  # fmt: skip
     assert manifests == names
     assert {k.split("/")[1] for k in keys if k.startswith(".tune_sync/")} == {
-        "format.json", "manifests"
+        "format.json", "manifests", "tuner.pkl"
     }  # fmt: skip
     assert place.open_uploads() == []
 

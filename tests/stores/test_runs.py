@@ -91,7 +91,7 @@ def test_only_what_is_kept_stays_and_every_checkpoint_opens_as_it_was(
     bodies = {k.rsplit("/", 2)[-2] for k in stored if "/checkpoint_" in k and k.count("/") == 2}
     assert bodies == {"checkpoint_000003"}
     assert {k.split("/")[1] for k in stored if k.startswith(".tune_sync")} == {
-        "format.json", "manifests"
+        "format.json", "manifests", "tuner.pkl"
     }  # fmt: skip
     for result in tune.Tuner.restore(f"{URL}/kept", train_n).get_results():
         with result.checkpoint.as_directory() as local:  # by pyarrow: knows no empty directories

@@ -71,7 +71,7 @@ def test_a_search_is_stored_and_goes_on_from_its_url(top: str, cluster: None, by
     names = {k.split("/")[1] for k in keys if "/checkpoint_" in k and k[0] != "."}
     assert names == {"checkpoint_000004", "checkpoint_000005"}
     ours = {k.split("/")[1] for k in keys if k.startswith(".tune_sync/")}
-    assert ours == {"format.json", "manifests"}
+    assert ours == {"format.json", "manifests", "tuner.pkl"}
     assert cleanup(url).dropped == ()
 
 

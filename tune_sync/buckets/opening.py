@@ -67,4 +67,4 @@ def check_bucket(url: BucketUrl, options: Mapping[str, Any] | None, *, write: bo
         except StoreDeniedError as error:
             raise StoreDeniedError(
                 f"before training an object is put and deleted, to see that both work: {error}"
-            ) from error
+            ) from error.__cause__  # told once
