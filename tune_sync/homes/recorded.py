@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from typing import Protocol
 import xxhash
 
 from tune_sync import layout
-from tune_sync.errors import DamagedError, FixCallError, NotWholeError
+from tune_sync.errors import DamagedError, FixCallError, NotWholeError, PathRefusedError
 from tune_sync.homes.store import Info, Store
 from tune_sync.homes.tries import check_reported, lacks_parts
 from tune_sync.manifest import (
@@ -25,6 +26,8 @@ from tune_sync.manifest import (
     seal_from_json,
     unite,
 )
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 # How much of a file is read at a time where only its bytes tell whose it is.
 DIGEST_STEP_BYTES = 16 << 20
@@ -117,33 +120,75 @@ class Records:
 
     # For those who order writes
 
-    def _seals(self, checkpoint: str) -> list[Seal]:
-        seals = []
+    def _seals(self, checkpoint: str, only: Collection[str] | None = None) -> list[Seal]:
+        """Those of these attempts, or of all. Raises DamagedError where one cannot be read."""
+        staged = self.store.list(f"{layout.STAGING_DIR}/{checkpoint}")
+        wanted = [e for e in staged if only is None or e.key.rsplit("/", 1)[-1] in only]
+        return [seal for attempt in wanted if (seal := self._seal(attempt)) is not None]
+
+    def _seal(self, attempt: Info) -> Seal | None:
+        key = f"{attempt.key}/seal.json"
+        if not attempt.is_dir or self.store.info(key) is None:
+            return None
+        seal = seal_from_json(self.store.read(key), key)
+        return seal if attempt.key.endswith(f"/{seal.attempt}") else None  # it is another one's
+
+    def _readable(self, checkpoint: str) -> tuple[list[Seal], list[Exception]]:
+        """As `_seals`; and why others cannot be read: they must not hide these."""
+        seals, errors = [], list[Exception]()
         for attempt in self.store.list(f"{layout.STAGING_DIR}/{checkpoint}"):
-            key = f"{attempt.key}/seal.json"
-            if attempt.is_dir and self.store.info(key) is not None:
-                seal = seal_from_json(self.store.read(key), key)
-                if attempt.key.endswith(f"/{seal.attempt}"):  # else it is another one's
-                    seals.append(seal)
-        return seals
+            try:
+                seal = self._seal(attempt)
+            except (DamagedError, PathRefusedError) as error:
+                errors.append(error)
+            else:
+                seals += [] if seal is None else [seal]
+        return seals, errors
 
     def _seals_of_dead(self, checkpoint: str) -> list[Seal]:
-        """`_seals`, with the parts that a driver had noted which could not publish them."""
-        seals, key = self._seals(checkpoint), layout.reported_key(checkpoint)
+        """What can be read, with the parts that a driver had noted which could not publish them."""
+        (seals, _), key = self._readable(checkpoint), layout.reported_key(checkpoint)
         try:
             parts = tuple(str(part) for part in json.loads(self.store.read(key))["parts"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except FileNotFoundError:
+            return seals
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            logger.warning("%s is not readable (%r), and left out", key, error)
             return seals
         told = [s for s in seals if s.attempt in parts and s.staged_as is None]
         return [replace(s, parts=parts) if s in told else s for s in seals]
 
+    def _keeps_unreadable(self, checkpoint: str) -> bool:
+        """Whether there are seals that cannot be read, as of a newer version; warns of them.
+
+        They are for a person to look at: what they tell of may be whole.
+        """
+        for error in (errors := self._readable(checkpoint)[1]):
+            logger.warning(
+                "%s is not published, and stays in %s/%s until you remove that: %s",
+                checkpoint, layout.STAGING_DIR, checkpoint, error,
+            )  # fmt: skip
+        return bool(errors)
+
+    def _check_lengths(self, directory: str, files: Iterable[FileEntry]) -> None:
+        wrong = first_wrong(self.store, directory, files)
+        if wrong:
+            raise NotWholeError(f"{wrong}; report the checkpoint again")
+
+    def _is_there(self, checkpoint: str, first: Seal, seal: Seal) -> bool:
+        """Whether the bytes of a part are in its staging, or were moved to those of the first."""
+        places = [layout.staged_key(checkpoint, s.attempt) for s in (seal, first)]
+        return all(self.store.info(place) is not None for place in places) and all(
+            any(not first_wrong(self.store, place, [file]) for place in places)
+            for file in seal.files
+        )
+
     def _reported(self, checkpoint: str, attempts: Collection[str] | None) -> list[Seal]:
         """The seals of these attempts, all of them. Raises NotWholeError where one is not there."""
-        seals = self._seals(checkpoint)
-        if attempts is None:
-            return seals
-        check_reported(checkpoint, attempts, [seal.attempt for seal in seals])
-        return [seal for seal in seals if seal.attempt in attempts]
+        seals = self._seals(checkpoint, attempts)
+        if attempts is not None:
+            check_reported(checkpoint, attempts, [seal.attempt for seal in seals])
+        return seals
 
     def _intents(self, checkpoint: str) -> list[str]:
         """Keys of the intents of all attempts at `checkpoint`."""
