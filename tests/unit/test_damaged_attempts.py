@@ -126,3 +126,32 @@ def test_an_empty_checkpoint_that_is_gone_before_it_was_recorded_stays_gone(
         committer.store.remove_tree(CHECKPOINT)
     assert committer.recover().dropped == (CHECKPOINT,)
     assert not committer.store.list(layout.STAGING_DIR)
+
+
+@pytest.mark.parametrize("body", [b"", pytest.param(b"[" * 100_000, id="deep")])
+def test_a_note_of_what_was_reported_that_cannot_be_read_is_told(
+    committer: Committer, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    sealed(committer, {"model": b"1"}, ranks_count=1)
+    key = layout.reported_key(CHECKPOINT)
+    committer.store.make_dir(layout.parent(key))
+    committer.store.write_at(key, 0, body)
+    with caplog.at_level(logging.WARNING, "ray.tune_sync"):
+        assert committer.recover().completed == (CHECKPOINT,)
+    assert f"{key} is not readable" in caplog.text
+
+
+class Overtaken(LocalStore):
+    """Just before staging is taken away, another recovery does that."""
+
+    def rename(self, source: str, target: str) -> None:
+        if source == f"{layout.STAGING_DIR}/{CHECKPOINT}":
+            Committer(LocalStore(self.root)).recover()
+        super().rename(source, target)
+
+
+def test_staging_that_another_one_has_taken_away_is_in_nobodys_way(tmp_path: Path) -> None:
+    committer = Committer(Overtaken(tmp_path))
+    attempt = sealed(committer, {"model": b"1"})
+    committer.record(committer.place(CHECKPOINT, attempts=[attempt]).manifest)
+    assert len(manifests_of(committer)) == 1

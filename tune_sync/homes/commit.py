@@ -313,7 +313,12 @@ class Committer(Records):
     def _discard(self, staged: str) -> None:
         """Remove staging: moved away at once, or late writes could keep refilling it."""
         if self.store.info(staged) is not None:
-            moved = move_to_trash(self.store, staged, self._new_id())
+            try:
+                moved = move_to_trash(self.store, staged, self._new_id())
+            except FileNotFoundError:  # another recovery, or the run before, was faster
+                if self.store.info(staged) is not None:
+                    raise
+                return
             empty_trash(self.store, only=moved)
 
     def _place_late(self, checkpoint: str, after: str, strict: bool) -> Manifest | None:
