@@ -200,20 +200,46 @@ class Records:
         """The parts that what is visible was made of; None if they are not there.
 
         For where the intent is lost: it is not synced, so a power cut may leave the rename without
-        it. Seals are durable before. Of earlier tries there may be some too: only bytes tell which.
+        it. Seals are durable before. Of earlier tries, and of those who reported to nobody, there
+        may be some too: only bytes tell which.
         """
-        with suppress(DamagedError):
-            visible = self.store.info(checkpoint)
-            seals = self._seals(checkpoint) if visible is not None and visible.is_dir else []
-            for first in seals:
-                if self.store.info(layout.staged_key(checkpoint, first.attempt)) is not None:
-                    continue  # it was not moved into place
-                others = [] if first.is_all else [s for s in seals if s.rank > first.rank]
-                with suppress(NotWholeError, FixCallError):
-                    union = unite(checkpoint, [first, *others], strict=False)
-                    if self._is_visible(checkpoint, union):
-                        return union
+        visible = self.store.info(checkpoint)
+        seals = self._readable(checkpoint)[0] if visible is not None and visible.is_dir else []
+        for first in seals:
+            if self.store.info(layout.staged_key(checkpoint, first.attempt)) is not None:
+                continue  # it was not moved into place
+            if first_wrong(self.store, checkpoint, first.files):
+                continue  # its bytes need not be read
+            with suppress(NotWholeError, FixCallError):
+                parts = self._visible_parts(checkpoint, first, seals)
+                union = unite(checkpoint, parts, strict=False)
+                if self._is_visible(checkpoint, union):
+                    return union
         return None
+
+    def _visible_parts(self, checkpoint: str, first: Seal, seals: Collection[Seal]) -> list[Seal]:
+        """This part, and all of higher ranks of which all that no lower one has is visible.
+
+        Which was reported of a rank, and whether any was, nobody knows by now. So each counts as
+        a rank of its own, or the newest of a rank would hide what was taken.
+        """
+        parts, names = [first], {file.path for file in first.files}
+        others = [s for s in seals if s.rank > first.rank and s.is_confirmed and not first.is_all]
+        for seal in sorted(others, key=lambda s: s.rank):
+            below = [self.store.info(f"{checkpoint}/{name}") for name in seal.directories]
+            if all(found is not None and found.is_dir for found in below) and all(
+                file.path in names or self._has_bytes(checkpoint, file) for file in seal.files
+            ):
+                parts.append(replace(seal, rank=first.rank + len(parts)))
+                names |= {file.path for file in seal.files}
+        return parts
+
+    def _has_bytes(self, checkpoint: str, file: FileEntry) -> bool:
+        read = partial(self.store.read, f"{checkpoint}/{file.path}")
+        return (
+            not first_wrong(self.store, checkpoint, [file])
+            and digest_in_steps(read, file.size_bytes) == file.digest
+        )
 
     def _known(self, checkpoint: str) -> Manifest | None:
         """`manifest`; None also if it cannot be read."""
@@ -226,20 +252,14 @@ class Records:
         return (
             sorted(_below(self.store, checkpoint)) == sorted(union.names)
             and not first_wrong(self.store, checkpoint, union.files)
-            and all(
-                digest_in_steps(partial(self.store.read, f"{checkpoint}/{f.path}"), f.size_bytes)
-                == f.digest
-                for f in union.files
-            )
+            and all(self._has_bytes(checkpoint, file) for file in union.files)
         )
 
     def _may_be_whole_later(self, checkpoint: str, after: str) -> bool:
         """Whether parts of other ranks are missing, and may come."""
         if self._intents(checkpoint) or layout.by_age(checkpoint) <= layout.by_age(after):
             return False
-        with suppress(DamagedError):
-            return lacks_parts(self._seals_of_dead(checkpoint))
-        return False
+        return lacks_parts(self._seals_of_dead(checkpoint))
 
 
 def newest_of(checkpoints: Iterable[str]) -> dict[str, str]:
