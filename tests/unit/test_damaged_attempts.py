@@ -11,10 +11,14 @@ import pytest
 
 from tests.manifests import manifests_of
 from tests.unit.staged import CHECKPOINT, sealed
+from tests.unit.test_bucket_commit import staged
 from tune_sync import layout
+from tune_sync.homes.bucket.commit import BucketCommitter
 from tune_sync.homes.commit import Committer
+from tune_sync.homes.recorded import Recovery
 from tune_sync.homes.store import LocalStore
 from tune_sync.manifest import Seal
+from tune_sync.testing.memory_bucket import MemoryBucket
 
 DAMAGES = ("seal", "data", "file")
 
@@ -155,3 +159,27 @@ def test_staging_that_another_one_has_taken_away_is_in_nobodys_way(tmp_path: Pat
     attempt = sealed(committer, {"model": b"1"})
     committer.record(committer.place(CHECKPOINT, attempts=[attempt]).manifest)
     assert len(manifests_of(committer)) == 1
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_in_a_bucket_the_attempt_whose_seal_can_be_read_is_published(which: int) -> None:
+    committer = BucketCommitter(MemoryBucket())
+    attempts = [staged(committer, {"model": b"1"}) for _ in range(2)]
+    for part in committer._parts(CHECKPOINT, attempts):
+        committer.seal(CHECKPOINT, replace(part.seal, ranks_count=1), part.etags)
+    committer.bucket.put(layout.seal_key(CHECKPOINT, attempts[which]), b"\0" * 200)
+    assert BucketCommitter(committer.bucket).recover().completed == (CHECKPOINT,)
+
+
+def test_in_a_bucket_a_seal_that_cannot_be_read_is_told_and_kept_with_its_objects(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    committer = BucketCommitter(MemoryBucket())
+    key = layout.seal_key(CHECKPOINT, staged(committer, {"model": b"1"}))
+    committer.bucket.put(key, b"\0" * 200)
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "ray.tune_sync"):
+            assert BucketCommitter(committer.bucket).recover() == Recovery((), ())
+        assert f"{key} is not JSON" in caplog.text
+        assert committer.bucket.get(f"{CHECKPOINT}/model") == b"1"
