@@ -111,7 +111,8 @@ def test_cleanup_of_the_trainers_own_directory_says_what_to_give(site: Site) -> 
 
 @pytest.mark.parametrize(
     "body", [b"{", b"{}", b'{"directory":"../../other"}', b'{"directory":"a/.tune_sync"}',
-             b'{"directory":"a"}', b'{"directory":"trial_1/a/b"}', b"[1]"]
+             b'{"directory":"a"}', b'{"directory":"trial_1/a/b"}', b"[1]",
+             pytest.param(b"[" * 100_000, id="deep")],
 )  # fmt: skip
 def test_a_note_that_leads_elsewhere_is_told_and_leads_nowhere(
     tmp_path: Path, body: bytes, caplog: pytest.LogCaptureFixture

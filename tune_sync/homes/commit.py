@@ -17,8 +17,9 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from tune_sync import layout
@@ -26,7 +27,6 @@ from tune_sync.errors import DamagedError, FixCallError, NotWholeError
 from tune_sync.homes.recorded import (
     Records,
     Recovery,
-    first_wrong,
     newest_of,
     recorded,
     staged,
@@ -36,7 +36,6 @@ from tune_sync.homes.store import Store
 from tune_sync.homes.trash import empty_trash, move_to_trash
 from tune_sync.homes.tries import warn_of_parts, whole_tries
 from tune_sync.manifest import (
-    FileEntry,
     Manifest,
     Placed,
     Seal,
@@ -96,6 +95,7 @@ class Committer(Records):
             self.store.make_dir(f"{data}/{directory}")
         self._check_lengths(data, seal.files)
         self.store.sync_tree(data)
+        self.store.sync(layout.parent(data))  # or a power cut might leave the seal without them
         self._replace(layout.seal_key(checkpoint, seal.attempt), to_json(seal))
         self._sync_above(layout.attempt_key(checkpoint, seal.attempt))
 
@@ -231,22 +231,23 @@ class Committer(Records):
         self, place_late: Callable[[str], Manifest | None],
         lacks: Callable[[str], bool] = lambda checkpoint: False,
     ) -> Recovery:  # fmt: skip
-        found, completed, dropped = list(staged(self.store)), [], []
+        found, completed, dropped, kept = list(staged(self.store)), [], [], False
         waiting = {checkpoint for checkpoint in found if lacks(checkpoint)}
         for checkpoint in (checkpoint for checkpoint in found if checkpoint not in waiting):
             manifest = self._finish_place(checkpoint) or place_late(checkpoint)
             if manifest is not None:
                 self.record(manifest)
                 completed.append(checkpoint)
+            elif self._keeps_unreadable(checkpoint):
+                kept = True
             else:
                 dropped.append(checkpoint)
         if waiting:
             return Recovery(tuple(completed), ())
         empty_trash(self.store)
-        for directory in (
-            layout.STAGING_DIR, layout.REPORTED_DIR, layout.INCOMING_DIR, layout.TRASH_DIR,
-        ):  # fmt: skip
-            self.store.remove_tree(directory)
+        staging = (f"{layout.STAGING_DIR}/{c}" for c in dropped) if kept else (layout.STAGING_DIR,)
+        for key in (*staging, layout.REPORTED_DIR, layout.INCOMING_DIR, layout.TRASH_DIR):
+            self.store.remove_tree(key)
         forgotten = self._drop_orphaned_manifests()
         return Recovery(tuple(completed), tuple(dropped), forgotten)
 
@@ -312,13 +313,13 @@ class Committer(Records):
     def _discard(self, staged: str) -> None:
         """Remove staging: moved away at once, or late writes could keep refilling it."""
         if self.store.info(staged) is not None:
-            moved = move_to_trash(self.store, staged, self._new_id())
+            try:
+                moved = move_to_trash(self.store, staged, self._new_id())
+            except FileNotFoundError:  # another recovery, or the run before, was faster
+                if self.store.info(staged) is not None:
+                    raise
+                return
             empty_trash(self.store, only=moved)
-
-    def _check_lengths(self, directory: str, files: Iterable[FileEntry]) -> None:
-        wrong = first_wrong(self.store, directory, files)
-        if wrong:
-            raise NotWholeError(f"{wrong}; report the checkpoint again")
 
     def _place_late(self, checkpoint: str, after: str, strict: bool) -> Manifest | None:
         """Place parts that surely are a whole checkpoint; None if there is nothing of that kind.
@@ -328,19 +329,19 @@ class Committer(Records):
         """
         if layout.by_age(checkpoint) <= layout.by_age(after):
             return None
-        try:
-            seals = self._seals_of_dead(checkpoint)
-            for parts in whole_tries(seals)[:1]:
-                if len(parts) == 1:  # else `place` looks, once all are in one directory
-                    staged = layout.staged_key(checkpoint, parts[0].attempt)
-                    self._check_lengths(staged, parts[0].files)
-                attempts = [seal.attempt for seal in parts]
+        seals = self._seals_of_dead(checkpoint)
+        tries = whole_tries(seals, partial(self._is_there, checkpoint))
+        for attempts in ([seal.attempt for seal in parts] for parts in tries):
+            try:
                 placed = self.place(checkpoint, strict=strict, attempts=attempts)
+            except (DamagedError, FixCallError, NotWholeError) as error:
+                logger.warning("cannot finish publishing %s: %s", checkpoint, error)
+            else:
                 warn_of_conflicts(checkpoint, placed.conflicts)
                 return placed.manifest
-            warn_of_parts(checkpoint, seals)
-        except (DamagedError, FixCallError, NotWholeError) as error:
-            logger.warning("cannot finish publishing %s: %s", checkpoint, error)
+        if not tries and whole_tries(seals):
+            logger.warning("cannot finish publishing %s: its files are not there", checkpoint)
+        warn_of_parts(checkpoint, seals)
         return None
 
     def _finish_place(self, checkpoint: str) -> Manifest | None:

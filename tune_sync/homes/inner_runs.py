@@ -74,7 +74,7 @@ def recover_inner(
 def _directory(note: bytes, where: str) -> str:
     try:
         directory = layout.check_key(str(json.loads(note)["directory"]))
-    except (ValueError, KeyError, TypeError, PathRefusedError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, PathRefusedError) as error:
         raise DamagedError(f"{where} is not readable ({error!r}); remove it") from error
     if directory.count("/") != 1 or layout.INTERNAL_DIR in directory.split("/"):
         raise DamagedError(f"{where} names {directory!r}, where no trainer writes; remove it")

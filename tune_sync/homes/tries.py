@@ -6,7 +6,7 @@ While the driver lives: all that was reported. When it is dead: what surely is o
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from tune_sync import layout
 from tune_sync.errors import NotWholeError
@@ -17,17 +17,29 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 Try = tuple[Seal, ...]
 
 
-def whole_tries(seals: Collection[Seal]) -> list[Try]:
+def whole_tries(
+    seals: Collection[Seal], is_there: Callable[[Seal, Seal], bool] = lambda first, seal: True
+) -> list[Try]:
     """All sets of parts that each surely are the whole checkpoint, the latest first.
 
     One writer's part may say so itself. Of several ranks, only the driver knew which had reported,
-    and of which try: where it had told a node, the parts that are sent from there name all.
+    and of which try: where it had told a node, the parts that are sent from there name all. A part
+    that was sent twice has two attempts of one name: the latest is taken whose bytes are there.
+
+    Args:
+        seals: All that can be read.
+        is_there: Of the first part of a set and any of it: whether that one's bytes are there.
     """
-    named = {seal.name: seal for seal in seals}
-    found: list[Try] = [(seal,) for seal in seals if seal.is_all]
+    named: dict[str, list[Seal]] = {}
+    for seal in sorted(seals, key=lambda s: -s.sealed_s):
+        named.setdefault(seal.name, []).append(seal)
+    found: list[Try] = [(seal,) for seal in seals if seal.is_all and is_there(seal, seal)]
     for parts in {frozenset(seal.parts) for seal in seals if seal.parts}:
         if parts <= named.keys():
-            found.append(tuple(sorted((named[name] for name in parts), key=lambda s: s.rank)))
+            ranks = sorted((named[name] for name in parts), key=lambda same: same[0].rank)
+            for first in ranks[0]:
+                rest = [[s for s in same if is_there(first, s)] for same in ([first], *ranks[1:])]
+                found += [tuple(same[0] for same in rest)] if all(rest) else []
     return sorted(found, key=lambda one: -max(seal.sealed_s for seal in one))
 
 

@@ -267,7 +267,7 @@ class BucketCommitter(BucketRecords):
             elif self._finish(checkpoint, staged) or finish_unplaced(checkpoint, staged, after):
                 completed.append(checkpoint)
                 self._delete_staged(checkpoint)
-            else:
+            elif not self._keeps_unreadable(checkpoint, staged):
                 self._drop(checkpoint)
                 if not staged.retired():
                     dropped.append(checkpoint)
@@ -382,8 +382,7 @@ class BucketCommitter(BucketRecords):
         """
         if staged.retired() or layout.by_age(checkpoint) <= layout.by_age(after):
             return False
-        tries: list[tuple[str, ...]] = []
-        self._tried(checkpoint, lambda: tries.extend(self._whole_tries(checkpoint, staged)))
+        tries = self._whole_tries(checkpoint, staged)
         manifest = Manifest(checkpoint, self._owner, self._clock(), (), ())
         orders = [Order(manifest, strict, attempts) for attempts in tries]
         return any(self._tried(checkpoint, partial(self._publish, o, staged)) for o in orders)

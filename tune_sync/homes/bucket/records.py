@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from functools import partial
 
 from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
-from tune_sync.errors import ConfigError, DamagedError, NotWholeError
+from tune_sync.errors import ConfigError, DamagedError, NotWholeError, PathRefusedError
 from tune_sync.homes.bucket.aside import aside_key
 from tune_sync.homes.bucket.staging import (
     BEGUN,
@@ -26,6 +27,8 @@ from tune_sync.homes.bucket.staging import (
 from tune_sync.homes.recorded import digest_in_steps, newest_of
 from tune_sync.homes.tries import lacks_parts, warn_of_parts, whole_tries
 from tune_sync.manifest import Manifest, manifest_of, unite
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 # Small objects that are read at once: each takes a round trip, and little else.
 READS_COUNT = 16
@@ -80,13 +83,38 @@ class BucketRecords:
         prefix = f"{layout.STAGING_DIR}/{below}".rstrip("/")
         return group(o.key for o in self.bucket.list(prefix))
 
+    def _part(self, checkpoint: str, attempt: str) -> Part:
+        key = mark_key(checkpoint, attempt, SEAL)
+        return part_from_json(attempt, self.bucket.get(key), key)
+
     def _parts(self, checkpoint: str, attempts: Collection[str]) -> list[Part]:
-        def part(attempt: str) -> Part:
-            key = mark_key(checkpoint, attempt, SEAL)
-            return part_from_json(attempt, self.bucket.get(key), key)
+        with ThreadPoolExecutor(READS_COUNT) as pool:
+            return list(pool.map(partial(self._part, checkpoint), attempts))
+
+    def _readable(self, checkpoint: str, staged: Staged) -> tuple[list[Part], list[Exception]]:
+        """All parts that can be read; and why others cannot: they must not hide these."""
+        errors: list[Exception] = []
+
+        def part(attempt: str) -> Part | None:
+            try:
+                return self._part(checkpoint, attempt)
+            except (DamagedError, PathRefusedError) as error:
+                errors.append(error)
+                return None
 
         with ThreadPoolExecutor(READS_COUNT) as pool:
-            return list(pool.map(part, attempts))
+            found = list(pool.map(part, staged.sealed()))
+        return [one for one in found if one is not None], errors
+
+    def _keeps_unreadable(self, checkpoint: str, staged: Staged) -> bool:
+        """Whether there are seals that cannot be read; warns. See `recorded.Records`."""
+        errors = [] if staged.retired() else self._readable(checkpoint, staged)[1]
+        for error in errors:
+            logger.warning(
+                "%s is not published, and its objects stay until you remove %s/%s: %s",
+                checkpoint, layout.STAGING_DIR, checkpoint, error,
+            )  # fmt: skip
+        return bool(errors)
 
     def _refuse_conflicts(self, checkpoint: str, attempts: Collection[str]) -> None:
         """Raise ConfigError where ranks disagree, if the bucket tells that within `STRICT_S`."""
@@ -108,7 +136,7 @@ class BucketRecords:
 
     def _whole_tries(self, checkpoint: str, staged: Staged) -> list[tuple[str, ...]]:
         """Attempts that each surely are the whole checkpoint, the latest first; warns of others."""
-        parts = {p.seal.attempt: p for p in self._parts(checkpoint, staged.sealed())}
+        parts = {p.seal.attempt: p for p in self._readable(checkpoint, staged)[0]}
         seals = [part.seal for part in parts.values()]
         tries = [tuple(seal.attempt for seal in one) for one in whole_tries(seals)]
         if not tries:
@@ -124,7 +152,7 @@ class BucketRecords:
                 return self._lacks_reported(checkpoint, set(staged.sealed()))
             if layout.by_age(checkpoint) <= layout.by_age(after):
                 return False
-            return lacks_parts([p.seal for p in self._parts(checkpoint, staged.sealed())])
+            return lacks_parts([p.seal for p in self._readable(checkpoint, staged)[0]])
         return False
 
     def _lacks_reported(self, checkpoint: str, sealed: set[str]) -> bool:
