@@ -96,5 +96,6 @@ def test_a_machine_without_power_is_lost_in_time(two: Two) -> None:
     name = two.begin(256 * MIB)
     two.first.close()
     told = two.told(name)
-    assert told["error"] == "PeerLostError" and not told["is_equal"]
+    # By the device's last retry, or by our deadline: in an emulated machine either may be first.
+    assert told["error"] in ("PeerLostError", "SyncTimeoutError") and not told["is_equal"]
     assert told["seconds"] < SOON_S
