@@ -14,7 +14,7 @@ import pytest
 
 from tune_sync.errors import ConfigError
 from tune_sync.fastpath import Slot, Slots
-from tune_sync.fastpath.slots import sweep
+from tune_sync.fastpath.folder import sweep
 from tune_sync.testing.transport_pair import wait_until
 
 MIB = 1 << 20

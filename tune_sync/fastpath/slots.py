@@ -7,7 +7,6 @@ kept when its checkpoint is gone, for the next one of about its size.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import threading
@@ -17,11 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tune_sync.errors import ConfigError
-from tune_sync.fastpath.folder import SHARED_MEMORY, folder_of, make_private
+from tune_sync.fastpath.folder import SHARED_MEMORY, folder_of, make_private, sweep
 from tune_sync.fastpath.pages import memory_available_bytes, room_bytes
 from tune_sync.fastpath.sizing import SLOTS, SPARE
 from tune_sync.fastpath.slot import Slot, State
-from tune_sync.process import is_orphan
 
 logger = logging.getLogger(__name__)
 
@@ -283,15 +281,6 @@ class Slots:
         if time.monotonic() >= self._next_warning_s:
             self._next_warning_s = time.monotonic() + WARNING_PERIOD_S
             logger.warning(message)
-
-
-def sweep(folder: Path) -> list[str]:
-    """Remove what processes that have ended left in `folder`; return the names."""
-    orphans = [entry for entry in folder.iterdir() if is_orphan(entry.name)]
-    for entry in orphans:
-        with contextlib.suppress(FileNotFoundError):
-            entry.unlink()
-    return [entry.name for entry in orphans]
 
 
 def _fits(capacity_bytes: int, need_bytes: int) -> bool:
