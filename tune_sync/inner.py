@@ -30,7 +30,8 @@ def inner_run_config(name: str | None = None, **fields: Any) -> ray.train.RunCon
         fields: Further fields of `ray.train.RunConfig`.
 
     Raises:
-        ConfigError: Not called inside a trial of a run with `tune_sync.RunConfig`.
+        ConfigError: Not called inside a trial of a run with `tune_sync.RunConfig`; or the name is
+            not that of one directory, or is that of a checkpoint.
     """
     try:
         from tune_sync.train_adapter import TrainCallback

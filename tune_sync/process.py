@@ -6,6 +6,8 @@ import hashlib
 import itertools
 import os
 import re
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 _NUMBERS = itertools.count()
@@ -53,6 +55,18 @@ def is_orphan(name: str) -> bool:
     if found is None or not machine() or found[1] != _machine_hash():
         return False
     return start_of(int(found[2])) != found[3]
+
+
+def in_forks(renew: Callable[[], None]) -> None:
+    """Call a method in each process that is forked from this one, while its object is there."""
+    method = weakref.WeakMethod(renew)
+
+    def call() -> None:
+        found = method()
+        if found is not None:
+            found()
+
+    os.register_at_fork(after_in_child=call)
 
 
 def _machine_hash() -> str:

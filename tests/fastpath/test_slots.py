@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.fastpath.forks import ends_well, fork
 from tune_sync.errors import ConfigError
 from tune_sync.fastpath import Slot, Slots
-from tune_sync.fastpath.slots import sweep
+from tune_sync.fastpath.folder import sweep
 from tune_sync.testing.transport_pair import wait_until
 
 MIB = 1 << 20
@@ -252,9 +253,13 @@ def test_a_process_that_ends_leaves_nothing(shared_memory: Path) -> None:
 def test_a_fork_leaves_its_parents_slots_alone(new_slots: Callable[..., Slots]) -> None:
     slots = new_slots(max_checkpoints_in_memory=1)
     slot = take(slots)
-    child = os.fork()
-    if child == 0:
+    slots.give_back(slot)
+
+    def take_and_close() -> bool:
+        own = take(slots).path
         slots.close()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+        return own != slot.path and not own.exists()
+
+    assert ends_well(fork(take_and_close))
     assert slot.path.exists()
+    assert take(slots) is slot

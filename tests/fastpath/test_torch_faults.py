@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.fastpath.forks import ends_well, fork
+from tune_sync.fastpath import Slots
+from tune_sync.fastpath.torch_saver import Saver
+
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
 
@@ -47,9 +51,6 @@ def test_a_process_killed_in_a_save_leaves_the_file_before_it(
     loaded = torch.load(target)
     assert loaded["step"] == 2
     assert loaded["a"].eq(2).all()
-
-    from tune_sync.fastpath import Slots
-    from tune_sync.fastpath.torch_saver import Saver
 
     saver = Saver(Slots(shared_memory))
     saver.save({"step": 4}, target)
@@ -127,3 +128,22 @@ assert "make room" in text, text
 assert [p.name for p in Path("/dev/shm").iterdir() if p.is_file()] == []
 """,
     )
+
+
+def test_forked_processes_save_beside_their_parent(shared_memory: Path) -> None:
+    saver = Saver(Slots(shared_memory))
+
+    # So small that PyTorch starts no threads for it: those of OpenMP do not live on in a fork.
+    def save(who: int) -> bool:
+        for step in range(5):
+            saver.save(torch.full((1000,), who), shared_memory / f"{who}-{step}.pt")
+        saver.close()
+        return True
+
+    saver.save({}, shared_memory / "before.pt")
+    children = [fork(lambda who=who: save(who)) for who in (1, 2)]  # type: ignore[misc]
+    assert save(0)
+    assert [ends_well(child) for child in children] == [True, True]
+    files = list(shared_memory.glob("?-?.pt"))
+    assert len(files) == 15
+    assert all(torch.load(file).eq(int(file.name[0])).all() for file in files)

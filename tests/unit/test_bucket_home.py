@@ -96,19 +96,7 @@ def test_bytes_arrive_in_parts_or_whole(monkeypatch: pytest.MonkeyPatch, whole_b
     attempt = home.begin(C0)
     data = bytes(range(100))
     write(home, attempt, data, chunks=True)
-    home.link(f"{staged_key(C0, attempt)}/x", f"{staged_key(C0, attempt)}/y")
-    assert bucket.objects[f"{C0}/x"] == bucket.objects[f"{C0}/y"] == data
-
-
-def test_a_link_to_a_file_that_waits_aside_is_of_its_own_bytes() -> None:
-    bucket = MemoryBucket()
-    home = BucketHome(bucket)
-    write(home, home.begin(C0), b"of another rank", chunks=False)
-    attempt = home.begin(C0)
-    write(home, attempt, b"mine", chunks=False)
-    home.link(f"{staged_key(C0, attempt)}/x", f"{staged_key(C0, attempt)}/y")
-    assert bucket.objects[f"{C0}/x"] == b"of another rank"
-    assert bucket.objects[f"{C0}/y"] == b"mine"
+    assert bucket.objects[f"{C0}/x"] == data
 
 
 def test_of_a_file_that_is_written_again_the_later_bytes_are_published() -> None:

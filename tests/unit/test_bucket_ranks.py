@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import itertools
 import logging
+from pathlib import Path
 
 import pytest
 import xxhash
 
 from tests.unit.test_bucket_commit import C0, CountingBucket, publish, staged
+from tune_sync.homes.bucket import streams as bucket_streams
 from tune_sync.homes.bucket.commit import BucketCommitter
+from tune_sync.homes.bucket.home import BucketHome
+from tune_sync.homes.home import digest_of
 from tune_sync.manifest import FileEntry, Seal
+from tune_sync.transfer.upload import SMALL_BYTES, Upload
 
 
 @pytest.fixture
@@ -95,3 +100,26 @@ def test_what_waits_aside_is_recovered_without_an_intent(bucket: CountingBucket)
     dead.seal(C0, Seal(attempt, 0, 0.0, files, (), 1), {"x": etag})
     assert BucketCommitter(bucket, "next").recover().completed == (C0,)
     assert bucket.objects[f"{C0}/x"] == b"new"
+
+
+@pytest.mark.parametrize("whole_bytes", [10, 4 << 20])
+def test_a_second_name_of_a_file_that_another_rank_replaced_has_the_bytes_of_its_own_rank(
+    bucket: CountingBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_bytes: int
+) -> None:
+    monkeypatch.setattr(bucket_streams, "WHOLE_BYTES", whole_bytes)  # past that: no conditions
+    home = BucketHome(bucket)
+    uploads = [Upload(home, C0, rank) for rank in range(2)]
+    for rank, upload in enumerate(uploads):
+        source = tmp_path / f"{rank}"
+        source.write_bytes(bytes([rank]) * (SMALL_BYTES + 1))
+        upload.add_file("model", source)
+    for rank, upload in enumerate(uploads):
+        upload.add_file(f"best{rank}", tmp_path / f"{rank}", same_as="model")
+        upload.seal()
+    home.publish(C0, False, [upload.attempt for upload in uploads])
+    manifest = home.committer.manifest(C0)
+    assert manifest is not None
+    said = {file.path: file.digest for file in manifest.files}
+    assert said == {path: digest_of(bucket.objects[f"{C0}/{path}"]) for path in said}
+    for rank in range(2):
+        assert said[f"best{rank}"] == digest_of((tmp_path / f"{rank}").read_bytes())

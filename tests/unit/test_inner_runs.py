@@ -15,7 +15,7 @@ from tune_sync import cleanup, layout
 from tune_sync.buckets.url import parse_bucket_url
 from tune_sync.errors import ConfigError, PathRefusedError
 from tune_sync.homes.bucket.site import BucketSite
-from tune_sync.homes.home import Home, digest_of
+from tune_sync.homes.home import Home, LocalHome, digest_of
 from tune_sync.homes.inner_runs import note_inner
 from tune_sync.homes.recorded import Readable
 from tune_sync.homes.shared.site import SharedSite
@@ -141,3 +141,13 @@ def test_nothing_else_of_ours_can_be_written_by_a_trial(tmp_path: Path) -> None:
     for name in ("x.json", f"{'0' * 32}.json/x", f"../{'0' * 32}.json", "0" * 32):
         with pytest.raises(PathRefusedError):
             home.commit_file(home.begin_file(), f"{layout.INNER_DIR}/{name}", True)
+
+
+@pytest.mark.parametrize("name", ["a/b", "checkpoint_000001", "../b"])
+def test_a_trainer_cannot_have_a_name_that_is_no_directory_of_its_trial(
+    tmp_path: Path, name: str
+) -> None:
+    home = LocalHome(tmp_path)
+    with pytest.raises(ConfigError, match="give another name"):
+        note_inner(home, f"trial/{name}")
+    assert not list(tmp_path.iterdir())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +22,14 @@ from tune_sync.sending.orders import Orders
 from tune_sync.transfer.upload import Upload
 
 __all__ = ["home", "make"]  # fixtures
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from tune_sync.fastpath import Slots
+assert Slots(Path(sys.argv[1]), max_checkpoints_in_memory=1).take(1 << 20)
+os.kill(os.getpid(), 9)
+"""
 
 
 @pytest.mark.parametrize("most_count", [1, 9])
@@ -90,3 +100,12 @@ def test_what_a_killed_agent_had_begun_to_remove_goes(make: Callable[..., Node])
     assert node.budget.taken_bytes > 0
     sweep_trash(node.memory)
     assert node.budget.taken_bytes == 0
+
+
+def test_slots_of_a_process_that_was_killed_take_no_room(make: Callable[..., Node]) -> None:
+    node = make()
+    argv = [sys.executable, "-c", KILLED, str(node.budget.folder.parent)]
+    assert subprocess.run(argv, check=False).returncode == -9
+    assert node.budget.taken_bytes > 1 << 20
+    assert node.where(node.report(FIRST)) == "memory"
+    assert node.budget.taken_bytes < 1 << 20

@@ -48,8 +48,7 @@ from tune_sync.behind.replicas import Replicas
 from tune_sync.behind.state_copy import StateCopy
 from tune_sync.buckets.environment import environment_options
 from tune_sync.errors import HomeLostError, StoreDeniedError
-from tune_sync.fastpath.folder import remove_empty
-from tune_sync.fastpath.slots import sweep
+from tune_sync.fastpath.folder import remove_empty, sweep
 from tune_sync.homes.home import Home
 from tune_sync.homes.store import free_bytes
 from tune_sync.sending.orders import News, Orders

@@ -32,7 +32,7 @@ from tune_sync.errors import (
     SyncTimeoutError,
     TuneSyncError,
 )
-from tune_sync.homes.home import Home, LocalHome, Piece, digest_of
+from tune_sync.homes.home import Home, LocalHome, NoLinksError, Piece, digest_of
 from tune_sync.homes.store import free_bytes
 from tune_sync.manifest import FileEntry, Seal
 from tune_sync.sending.orders import AT
@@ -307,7 +307,12 @@ class SpillingHome:
                 self._send_file(key, attempt.key_there(key), file)
         for source, target in attempt.links:
             self._destination.flush(attempt.key_there(source))
-            self._destination.link(attempt.key_there(source), attempt.key_there(target))
+            try:
+                self._destination.link(attempt.key_there(source), attempt.key_there(target))
+            except NoLinksError:
+                size_bytes = attempt.file(source).size_bytes
+                again = FileHere(size_bytes, size_bytes, is_finished=True)
+                self._send_file(target, attempt.key_there(target), again)
 
     def _send_file(self, key: str, target: str, file: FileHere) -> None:
         if file.expected_bytes is not None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tune_sync.errors import StoreDeniedError, StoreFullError
-from tune_sync.fastpath.folder import folder_of, locked
+from tune_sync.fastpath.folder import folder_of, locked, sweep
 from tune_sync.fastpath.pages import memory_available_bytes, room_bytes
 from tune_sync.fastpath.sizing import SPARE
 from tune_sync.process import is_own
@@ -71,10 +71,12 @@ class Budget:
                 _grow(attempt, more_bytes)
 
     def has(self, more_bytes: int, ready_bytes: int = 0) -> bool:
-        """Whether so much is left. See `take`."""
+        """Whether so much is left, without what killed processes left behind. See `take`."""
         try:
             self._check(more_bytes, ready_bytes)
         except StoreFullError:
+            with suppress(OSError):
+                return bool(sweep(self.folder)) and self.has(more_bytes, ready_bytes)
             return False
         return True
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tune_sync.process import is_orphan
+
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -65,3 +67,12 @@ def remove_empty(folder: Path) -> None:
     """Remove it, if nobody has anything there."""
     with suppress(OSError), locked(folder):
         folder.rmdir()
+
+
+def sweep(folder: Path) -> list[str]:
+    """Remove what processes that have ended left in `folder`; return the names."""
+    orphans = [entry for entry in folder.iterdir() if is_orphan(entry.name)]
+    for entry in orphans:
+        with suppress(FileNotFoundError):
+            entry.unlink()
+    return [entry.name for entry in orphans]

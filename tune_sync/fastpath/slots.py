@@ -7,9 +7,7 @@ kept when its checkpoint is gone, for the next one of about its size.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -17,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tune_sync.errors import ConfigError
-from tune_sync.fastpath.folder import SHARED_MEMORY, folder_of, make_private
+from tune_sync.fastpath.folder import SHARED_MEMORY, folder_of, make_private, sweep
 from tune_sync.fastpath.pages import memory_available_bytes, room_bytes
 from tune_sync.fastpath.sizing import SLOTS, SPARE
 from tune_sync.fastpath.slot import Slot, State
-from tune_sync.process import is_orphan
+from tune_sync.process import in_forks
 
 logger = logging.getLogger(__name__)
 
@@ -79,11 +77,10 @@ class Slots:
         self._most = max_checkpoints_in_memory
         self._threads = threads
         self._on_made = on_made
-        self._account = _Account()
-        self._changed = threading.Condition()
         self._next_warning_s = 0.0
         self._is_closed = False
-        self._pid = os.getpid()
+        self._renew()
+        in_forks(self._renew)
         atexit.register(self.close)
 
     def take(self, need_bytes: int, *, wait_s: float = WAIT_S) -> Slot | None:
@@ -149,8 +146,6 @@ class Slots:
     def close(self) -> None:
         """Give all memory back; checkpoints that are linked elsewhere stay."""
         atexit.unregister(self.close)
-        if os.getpid() != self._pid:  # a fork: these are its parent's
-            return
         with self._changed:
             self._is_closed = True
             self._changed.wait_for(lambda: not self._account.in_making, CLOSE_WAIT_S)
@@ -161,6 +156,11 @@ class Slots:
     def is_there(self) -> bool:
         """Whether there is shared memory that only this user may enter. Warns if not."""
         return self._make_folder()
+
+    def _renew(self) -> None:
+        """Have none. Those that a forked process finds are its parent's, who may be locking now."""
+        self._account = _Account()
+        self._changed = threading.Condition()
 
     def _free(self, need_bytes: int) -> Slot | None:
         for slot in list(self._account.slots):
@@ -283,15 +283,6 @@ class Slots:
         if time.monotonic() >= self._next_warning_s:
             self._next_warning_s = time.monotonic() + WARNING_PERIOD_S
             logger.warning(message)
-
-
-def sweep(folder: Path) -> list[str]:
-    """Remove what processes that have ended left in `folder`; return the names."""
-    orphans = [entry for entry in folder.iterdir() if is_orphan(entry.name)]
-    for entry in orphans:
-        with contextlib.suppress(FileNotFoundError):
-            entry.unlink()
-    return [entry.name for entry in orphans]
 
 
 def _fits(capacity_bytes: int, need_bytes: int) -> bool:

@@ -15,6 +15,7 @@ from tune_sync.fastpath import placing, torch_archive, torch_copies
 from tune_sync.fastpath.slots import Slots
 from tune_sync.fastpath.torch_archive import Plan
 from tune_sync.fastpath.torch_copies import Copies
+from tune_sync.process import in_forks
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +29,8 @@ class Saver:
 
     def __init__(self, slots: Slots | None = None) -> None:
         self.slots = slots or Slots(on_made=torch_copies.register)
-        # One thread: saves to one path end in the order in which they were started.
-        self._pool = ThreadPoolExecutor(1, "tune_sync-save")
-        self._lock = threading.Lock()
+        self._renew()
+        in_forks(self._renew)
 
     def save(self, obj: object, path: str | os.PathLike[str], **options: Any) -> None:
         """Save, and return when the file is whole and in its place. See `tune_sync.torch.save`."""
@@ -59,6 +59,12 @@ class Saver:
         """Wait for what is on its way, and give the memory back."""
         self._pool.shutdown()
         self.slots.close()
+
+    def _renew(self) -> None:
+        """Have a thread: in a forked process, that of its parent is not there."""
+        # One thread: saves to one path end in the order in which they were started.
+        self._pool = ThreadPoolExecutor(1, "tune_sync-save")
+        self._lock = threading.Lock()
 
     def _plan(self, obj: object, options: dict[str, Any]) -> Plan | None:
         if set(options) - {"pickle_protocol"} or not self.slots.is_there():

@@ -39,6 +39,10 @@ class Piece:
     length_bytes: int
 
 
+class NoLinksError(Exception):
+    """A home has one name for one file's bytes: they are to be sent again."""
+
+
 class Home(Protocol):
     """The home of one experiment. Keys are relative to the experiment directory.
 
@@ -90,7 +94,7 @@ class Home(Protocol):
         """Send many small staged files at once."""
 
     def link(self, source: str, target: str) -> None:
-        """Make a staged file known under a second name."""
+        """Make a staged file known under a second name. Raises NoLinksError where it cannot."""
 
     def make_directory(self, size_bytes: int = 0) -> Path | None:
         """A directory to be filled and handed over; None if nothing is gained by it here.

@@ -16,7 +16,13 @@ from collections.abc import Callable
 import xxhash
 
 from tune_sync import layout
-from tune_sync.errors import DamagedError, LeaseLostError, PathRefusedError, TuneSyncError
+from tune_sync.errors import (
+    ConfigError,
+    DamagedError,
+    LeaseLostError,
+    PathRefusedError,
+    TuneSyncError,
+)
 from tune_sync.homes.home import Home
 from tune_sync.homes.recorded import Recovery
 from tune_sync.homes.sites import DriverHome, Site
@@ -31,7 +37,16 @@ def note_inner(home: Home, directory: str) -> None:
     Args:
         home: That of the experiment.
         directory: Its key there: `<trial>/<name>`.
+
+    Raises:
+        ConfigError: The name is no directory's, or that of a checkpoint.
     """
+    name = directory.partition("/")[2]
+    if "/" in name or layout.is_checkpoint_name(name):
+        raise ConfigError(
+            f"a trainer in a trial cannot be named {name!r}: a checkpoint has such a name, or it "
+            "is not of one directory; give another name to inner_run_config()"
+        )
     incoming = home.begin_file()
     body = json.dumps({"format_version": FORMAT_VERSION, "directory": directory}).encode()
     home.write(incoming, 0, body)

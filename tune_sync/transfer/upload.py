@@ -12,7 +12,7 @@ from typing import Any
 
 from tune_sync import layout
 from tune_sync.errors import PathRefusedError, TuneSyncError
-from tune_sync.homes.home import Home, digest_of
+from tune_sync.homes.home import Home, NoLinksError, digest_of
 from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Seal
 from tune_sync.metrics import plain_metrics
@@ -113,11 +113,7 @@ class Upload:
         """
         with self._contents:
             known = self._entries.get(same_as)
-        if known is not None:
-            self.send_batch()
-            self._wait_sent()
-            self._home.flush(self.key(same_as))
-            self._home.link(self.key(same_as), self.key(inner))
+        if known is not None and self._is_linked(inner, same_as):
             self.made(replace(known, path=inner))
             return
         is_small = source.stat().st_size <= SMALL_BYTES
@@ -134,6 +130,16 @@ class Upload:
         self._home.expect(self.key(inner), source.stat().st_size)
         with self.open(inner) as stream:
             _copy_from(source, stream, again=not self._home.keeps_chunks)
+
+    def _is_linked(self, inner: str, same_as: str) -> bool:
+        self.send_batch()
+        self._wait_sent()
+        self._home.flush(self.key(same_as))
+        try:
+            self._home.link(self.key(same_as), self.key(inner))
+        except NoLinksError:
+            return False
+        return True
 
     def _is_taken(self, inner: str, source: Path, *, is_given: bool) -> bool:
         taken: list[FileEntry | None] = []

@@ -27,7 +27,7 @@ from tune_sync.homes.bucket.snapshot import BucketSnapshot, take_snapshot
 from tune_sync.homes.bucket.staging import final_key
 from tune_sync.homes.bucket.streams import TELL_SIZE, ObjectStream, too_large
 from tune_sync.homes.bucket.view import BucketView, as_directory, as_tree
-from tune_sync.homes.home import Piece, ReadsAll
+from tune_sync.homes.home import NoLinksError, Piece, ReadsAll
 from tune_sync.homes.store import Info
 from tune_sync.manifest import Manifest, Seal
 
@@ -175,19 +175,8 @@ class BucketHome(ReadsAll):
             self._start_put(piece.key, bytes(view[piece.offset_bytes : end]))
 
     def link(self, source: str, target: str) -> None:
-        """See `Home.link`: a bucket has no links, so the bytes are stored twice."""
-        self.flush(source)
-        found = self.bucket.info(guard.staged(source)) or self.bucket.info(final_key(source))
-        if found is None:
-            raise FileNotFoundError(source)
-        stream = self._new_stream(target, found.size_bytes)
-        try:
-            for start in range(0, found.size_bytes, READ_BYTES):
-                stream.write(self.bucket.get(found.key, start, READ_BYTES))
-            self._arrived(target, stream.finish())
-        except BaseException:
-            stream.abort()
-            raise
+        """See `Home.link`. What is at the key of `source` by now may be another rank's."""
+        raise NoLinksError(f"{target} cannot be a second name of {source} in a bucket")
 
     def flush(self, key: str) -> None:
         """See `Home.flush`."""
