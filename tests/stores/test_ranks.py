@@ -121,7 +121,10 @@ def test_a_checkpoint_of_several_ranks_is_their_union_and_where_they_disagree_th
     keys = [key for key in found if ".tune_sync/" not in key]
     common = sorted(key for key in keys if key.endswith("/common.json"))
     says = [json.loads(bucket.get(key))["says"] for key in common]
-    assert says == ["all", *[0] * (LAX_STEPS - 1)]
+    # Without obstore, a put cannot see that another rank's is there.
+    is_in_order = bucket.capabilities.conditional_put
+    assert says[0] == "all"
+    assert set(says[1:]) == {0} if is_in_order else set(says[1:]) <= {*range(LAX_RANKS_COUNT)}
     first, *differing = [key.removesuffix("/common.json") for key in common]
     shards = {f"shard_{rank}.bin": f"0 of {rank}".encode() for rank in range(LAX_RANKS_COUNT)}
     whole = {key.removeprefix(f"{first}/") for key in keys if key.startswith(f"{first}/")}
@@ -134,9 +137,10 @@ def test_a_checkpoint_of_several_ranks_is_their_union_and_where_they_disagree_th
     said = [*here.lines]
     for log in logs.glob("worker-*"):
         said += log.read_text(errors="replace").splitlines()
-    for checkpoint in differing:
+    for checkpoint, kept in zip(differing, says[1:], strict=True):
         mine = [line for line in said if f"{checkpoint}: " in line and "different bytes" in line]
-        what = "report different bytes for common.json; stored those of rank 0"
+        whose = "that were put last" if kept else "of rank 0"
+        what = f"report different bytes for common.json; stored those {whose}"
         assert len(mine) == LAX_RANKS_COUNT - 1, mine
         for rank in range(1, LAX_RANKS_COUNT):
             assert sum(f"ranks 0 and {rank} {what}" in line for line in mine) == 1
