@@ -162,13 +162,21 @@ def test_what_was_given_up_stops_and_the_next_one_proceeds(
     assert len(back) < MANY_COUNT
 
 
-def test_a_fetch_that_was_given_up_writes_no_more(
+def filled(
     place: tuple[BackgroundSyncer, str], given_up: threading.Event, tmp_path: Path
-) -> None:
+) -> tuple[BackgroundSyncer, str]:
+    """Many files are there, and nothing was given up yet."""
     syncer, remote = place
     given_up.set()
     syncer.sync_up(many(tmp_path / "local"), remote)
     syncer.wait()
+    return place
+
+
+def test_a_fetch_that_was_given_up_writes_no_more(
+    place: tuple[BackgroundSyncer, str], given_up: threading.Event, tmp_path: Path
+) -> None:
+    syncer, remote = filled(place, given_up, tmp_path)
     give_up(syncer, given_up, lambda: syncer.sync_down(remote, str(tmp_path / "down")))
     syncer.close()
     assert not [path for path in (tmp_path / "down").rglob("*") if path.is_file()]
@@ -178,10 +186,7 @@ def test_a_fetch_that_was_given_up_writes_no_more(
 def test_a_delete_that_was_given_up_removes_no_more(
     place: tuple[BackgroundSyncer, str], given_up: threading.Event, tmp_path: Path
 ) -> None:
-    syncer, remote = place
-    given_up.set()
-    syncer.sync_up(many(tmp_path / "local"), remote)
-    syncer.wait()
+    syncer, remote = filled(place, given_up, tmp_path)
     give_up(syncer, given_up, lambda: syncer.delete(remote))
     assert len(names_at(syncer, remote, tmp_path / "back")) == MANY_COUNT
     syncer.delete(remote)
