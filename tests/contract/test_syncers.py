@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tests.stores.seaweed import S3Server, s3, seaweed
+from tests.stores.seaweed import S3Server, make_bucket, s3, seaweed
 from tune_sync import CallbackSyncer, CommandSyncer, RunConfig
 from tune_sync.run import Run
 from tune_sync.syncers.base import BackgroundSyncer, Syncer
@@ -104,7 +104,7 @@ class TestSharedDirectorySyncer(SyncerContract):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with seaweed(tmp_path_factory.mktemp("weed")) as running:
-        s3(running).create_bucket(Bucket="bucket")
+        make_bucket(running)
         yield running
 
 

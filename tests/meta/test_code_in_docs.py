@@ -17,7 +17,7 @@ import ray
 
 from tests.meta.blocks import blocks_of
 from tests.meta.repo import ROOT, name_of, pages
-from tests.stores.seaweed import s3, seaweed
+from tests.stores.seaweed import make_bucket, seaweed
 
 # The demo needs isolated hosts and minutes.
 SLOW = {"examples/demo.py"}
@@ -106,7 +106,7 @@ def test_the_examples_of_a_bucket_run(tmp_path: Path, monkeypatch: pytest.Monkey
     with seaweed(tmp_path / "weed") as server:
         for name, value in server.env.items():
             monkeypatch.setenv(name, value)
-        s3(server).create_bucket(Bucket="bucket")
+        make_bucket(server)
         run(["-m", "examples.bucket", "s3://bucket/results"], tmp_path, "local")
         run(["-m", "examples.plain_directories", "s3://bucket/own"], tmp_path)
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,13 @@ def s3(server: S3Server) -> Any:
     session = botocore.session.get_session()
     session.set_credentials(server.options["key"], server.options["secret"])
     return session.create_client("s3", "us-east-1", endpoint_url=server.endpoint_url)
+
+
+def make_bucket(server: S3Server, name: str = "bucket") -> None:
+    """Make a bucket, by requests that may be tried again after they did their work."""
+    client = s3(server)
+    with suppress(client.exceptions.BucketAlreadyOwnedByYou):
+        client.create_bucket(Bucket=name)
 
 
 def weed_argv(directory: Path, address: str, ports: Sequence[int]) -> list[str]:

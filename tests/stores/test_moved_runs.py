@@ -12,7 +12,7 @@ from ray import tune
 
 from tests.hosts.drivers.trainables import whole_digest
 from tests.local.trainables import stumbles
-from tests.stores.seaweed import S3Server, s3, seaweed
+from tests.stores.seaweed import S3Server, make_bucket, s3, seaweed
 from tune_sync import RunConfig, SyncConfig, restore_kwargs
 from tune_sync.errors import StoreDeniedError
 
@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """With an experiment that failed after three steps; nothing of it is in the environment."""
     with seaweed(tmp_path_factory.mktemp("weed"), users=USERS) as running:
         for bucket in ("bucket", "copies"):
-            s3(running).create_bucket(Bucket=bucket)
+            make_bucket(running, bucket)
         ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=100_000_000)
         place = FIRST.rpartition("/")[0]
         sync = SyncConfig(upload_dir=place, storage_options=of(running, "starter"))

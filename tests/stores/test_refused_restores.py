@@ -12,7 +12,7 @@ import ray
 from ray import tune
 
 from tests.local.trainables import stumbles
-from tests.stores.seaweed import S3Server, s3, seaweed
+from tests.stores.seaweed import S3Server, make_bucket, s3, seaweed
 from tune_sync import RunConfig, SyncConfig
 from tune_sync.errors import StoreDeniedError
 
@@ -39,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     ):
         for name, value in running.env.items():
             patch.setenv(name, value)
-        s3(running).create_bucket(Bucket="bucket")
+        make_bucket(running)
         ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=100_000_000)
         sync = SyncConfig(upload_dir=URL.rpartition("/")[0])
         config = RunConfig(name="exp", verbose=0, sync_config=sync)

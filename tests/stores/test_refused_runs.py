@@ -13,7 +13,7 @@ from ray import tune
 
 from tests.hosts.drivers.trainables import train_n
 from tests.stores.proxy import Faults, proxy
-from tests.stores.seaweed import S3Server, s3, seaweed
+from tests.stores.seaweed import S3Server, make_bucket, s3, seaweed
 from tune_sync import RunConfig, SyncConfig
 from tune_sync.errors import ConfigError, StoreDeniedError, StoreUnreachableError
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.parametrize("engine", ENGINES)
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with seaweed(tmp_path_factory.mktemp("weed"), users=USERS) as running:
-        s3(running).create_bucket(Bucket="bucket")
+        make_bucket(running)
         yield running
 
 

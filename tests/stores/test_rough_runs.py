@@ -14,7 +14,7 @@ from ray import tune
 
 from tests.hosts.drivers.trainables import train_n, whole_digest
 from tests.stores.proxy import REFUSED_REWRITE, proxy_process, write_faults
-from tests.stores.seaweed import S3Server, s3, seaweed
+from tests.stores.seaweed import S3Server, make_bucket, s3, seaweed
 from tune_sync import RunConfig, SyncConfig
 
 URL = "s3://bucket/results"
@@ -55,7 +55,7 @@ class Place(NamedTuple):
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     top = tmp_path_factory.mktemp("rough")
     with seaweed(top / "weed") as server, proxy_process(server.endpoint_url, top / "faults") as url:
-        s3(server).create_bucket(Bucket="bucket")
+        make_bucket(server)
         ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
         yield Place(server, {**server.options, "endpoint_url": url}, top / "faults")
         ray.shutdown()

@@ -15,7 +15,7 @@ from ray import tune
 
 from tests.hosts.drivers.trainables import train_n, whole_digest
 from tests.stores.proxy import Faults, proxy
-from tests.stores.seaweed import SECRET, S3Server, s3
+from tests.stores.seaweed import SECRET, S3Server, make_bucket, s3
 from tune_sync import RunConfig, SyncConfig
 
 URL = "s3://bucket/results"
@@ -73,7 +73,7 @@ def stored(server: S3Server) -> dict[str, bytes]:
 @pytest.fixture
 def session(server: S3Server) -> Iterator[Path]:
     """A Ray that knows nothing of the server; where all its processes keep and log things."""
-    s3(server).create_bucket(Bucket="bucket")
+    make_bucket(server)
     context = ray.init(
         "local", num_cpus=2, include_dashboard=False, object_store_memory=200_000_000
     )

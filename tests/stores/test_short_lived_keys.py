@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.stores.proxy import Faults, Handler, proxy
-from tests.stores.seaweed import S3Server, seaweed
+from tests.stores.seaweed import S3Server, make_bucket, seaweed
 from tune_sync.buckets.opening import open_bucket
 from tune_sync.buckets.retry import Retry
 from tune_sync.buckets.url import parse_bucket_url
@@ -150,11 +150,3 @@ def test_everything_is_stored_with_keys_that_live_for_eight_seconds(
     assert len(seen) >= 3
     assert len(root.list("")) == 20
     assert root.get("07") == b"7"
-
-
-def make_bucket(server: S3Server) -> None:
-    from tests.stores.seaweed import s3
-
-    client = s3(server)
-    if not client.list_buckets()["Buckets"]:
-        client.create_bucket(Bucket="bucket")

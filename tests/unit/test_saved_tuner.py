@@ -68,6 +68,12 @@ def test_where_none_is_whole_both_are_named_and_nothing_changes(
     assert (site.root / TUNER).read_bytes() == WHOLE[:10]
 
 
+def test_where_there_is_none_of_both_there_is_no_experiment() -> None:
+    home = BucketHome(MemoryBucket())
+    with pytest.raises(FileNotFoundError, match=r"no experiment .* s3://bucket/x: .*tuner\.pkl"):
+        read_whole(home, "s3://bucket/x")
+
+
 def test_in_a_bucket_the_copy_is_read(caplog: pytest.LogCaptureFixture) -> None:
     bucket = MemoryBucket()
     bucket.put(TUNER, b"")

@@ -44,6 +44,14 @@ def test_files_read_in_order_come_in_batches(tmp_path: Path) -> None:
     assert home.asked == [2000, 2000, 500]
 
 
+def test_what_is_on_its_way_is_used_by_readers_that_overtake_each_other(tmp_path: Path) -> None:
+    home, small = make(tmp_path, [10] * 6500)
+    in_turns = [*range(2000), 2003, 2001, 2000, 2002, *range(2004, 4100), 6000, *range(4100, 6000)]
+    for number in in_turns:
+        assert small.take(f"c/{number:05}") == content(number, 10)
+    assert sorted(count for count in home.asked if count > 1) == [500, 2000, 2000, 2000]
+
+
 def test_a_batch_has_a_limit_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small_files, "BATCH_BYTES", 100)
     home, small = make(tmp_path, [60, 40, 1, 1000, 0, 0, 99])

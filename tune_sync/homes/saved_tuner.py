@@ -50,14 +50,20 @@ def read_whole(home: Home, where: str) -> bytes:
         where: Names it in messages.
 
     Raises:
+        FileNotFoundError: There is none of the two: no experiment.
         DamagedError: None of the two is whole; names both.
         StoreError, OSError: They cannot be looked at.
     """
     found = _read(home, TUNER)
     if found is not None and is_whole(found):
         return found
-    state = "is not there" if found is None else f"is not whole ({len(found)} bytes)"
     copy = _read(home, COPY)
+    if found is None and copy is None:
+        raise FileNotFoundError(
+            f"no experiment to restore at {where}: neither {TUNER} nor its copy {COPY} is there; "
+            "is the name right?"
+        )
+    state = "is not there" if found is None else f"is not whole ({len(found)} bytes)"
     if copy is not None and is_whole(copy):
         logger.warning("%s/%s %s: restoring from its copy, %s", where, TUNER, state, COPY)
         return copy

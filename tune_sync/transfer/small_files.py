@@ -52,7 +52,10 @@ class SmallFiles:
             return self._ahead.pop(key)
 
     def _fetch(self, number: int) -> None:
-        if not self._coming or self._coming[0].number != number:
+        # Readers overtake each other: the one that comes first may not ask for the next file.
+        while self._coming and self._coming[0].end <= number:
+            self._coming.popleft()
+        if not self._coming or self._coming[0].number > number:
             self._coming.clear()
             self._begin(number)
         batch = self._coming.popleft()
