@@ -125,7 +125,10 @@ setup_main() {
 }
 
 setup_lowest() {
-    local python
-    python=$(find_python 10 12) || return 1
-    venv_for .venv-lowest "$python" -c scripts/lowest-constraints.txt -e '.[test]'
+    local python constraints=scripts/lowest-constraints.txt
+    if ! python=$(find_python 10 12); then
+        python=$(find_python 13 13) || die "Python 3.10 to 3.13 is needed"
+        constraints=scripts/lowest-constraints-3.13.txt
+    fi
+    venv_for .venv-lowest "$python" -c "$constraints" -e '.[test]'
 }
