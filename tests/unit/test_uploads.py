@@ -10,7 +10,7 @@ import pytest
 from tests.unit.restored_run import Experiment
 from tune_sync.errors import ConfigError
 from tune_sync.homes.home import LocalHome
-from tune_sync.transfer.uploads import CHECKPOINTS_KEPT, SENT_COUNT, Uploads
+from tune_sync.transfer.uploads import CHECKPOINTS_KEPT, SENT_COUNT, TOLD_COUNT, Uploads
 
 RANK_COUNT = 8
 
@@ -30,12 +30,26 @@ def test_the_parts_of_all_ranks_are_known_however_often_they_reported() -> None:
         assert sorted(coordinator.take(checkpoint)) == [f"{step}-{r}" for r in range(RANK_COUNT)]
 
 
-def test_what_is_remembered_of_a_trial_is_bounded() -> None:
-    uploads = Uploads()
-    for step in range(10 * CHECKPOINTS_KEPT):
-        uploads.heard_of([(f"trial/checkpoint_{step:06d}", "attempt", 0)])
-    last = range(9 * CHECKPOINTS_KEPT, 10 * CHECKPOINTS_KEPT)
-    assert [c for c, _, _ in uploads.reported()] == [f"trial/checkpoint_{n:06d}" for n in last]
+@pytest.mark.parametrize("lag", [1, 2, CHECKPOINTS_KEPT - TOLD_COUNT])
+def test_a_rank_that_lags_pushes_out_nothing_of_those_before_it(lag: int) -> None:
+    """Ray Train polls its workers one by one, and each tells what it told before once more."""
+    coordinator, workers = Uploads(), [Uploads() for _ in range(RANK_COUNT)]
+    for step in range(3 * CHECKPOINTS_KEPT + lag):
+        for rank, worker in enumerate(workers[:-1]):
+            report(worker, coordinator, f"trial/checkpoint_{step:06d}", f"{step}-{rank}", rank)
+        if (at := step - lag) >= 0:
+            checkpoint, last = f"trial/checkpoint_{at:06d}", RANK_COUNT - 1
+            report(workers[last], coordinator, checkpoint, f"{at}-{last}", last)
+            assert sorted(coordinator.take(checkpoint)) == [f"{at}-{r}" for r in range(RANK_COUNT)]
+
+
+def test_what_is_remembered_and_told_of_a_trial_is_bounded() -> None:
+    uploads, count = Uploads(), 10 * CHECKPOINTS_KEPT
+    names = [f"trial/checkpoint_{step:06d}" for step in range(count)]
+    for name in names:
+        uploads.heard_of([(name, "attempt", 0)])
+    assert [c for c, _, _ in uploads.reported()] == names[-TOLD_COUNT:]
+    assert [c for c in names if uploads.take(c)] == names[-CHECKPOINTS_KEPT:]
 
 
 def test_what_travels_along_is_bounded_however_many_trials_there_are() -> None:

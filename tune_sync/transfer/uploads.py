@@ -15,12 +15,14 @@ from tune_sync.homes.home import Home
 from tune_sync.report import Report
 from tune_sync.transfer.upload import Upload
 
-# Of how many checkpoints of a trial a process remembers the reported attempts. A driver takes a
-# checkpoint before its trial reports the next one. Trials do not push out each other's: a clone may
-# wait long for its trial to start.
-CHECKPOINTS_KEPT = 8
-# Of how many, of all trials, a process tells with each report.
+# Of how many checkpoints of a trial a process tells with each report, and of how many of all. A
+# driver takes a checkpoint soon after its ranks reported it.
+TOLD_COUNT = 8
 SENT_COUNT = 64
+# Of how many of a trial it remembers the attempts: of far more, for a rank that lags tells again of
+# what others reported long ago, and that must not push out what they reported since. Trials do not
+# push out each other's: a clone may wait long for its trial to start.
+CHECKPOINTS_KEPT = 64
 
 # `(checkpoint, attempt, rank)`: what a process is told that was sealed.
 Reported = tuple[str, str, int]
@@ -28,10 +30,17 @@ Reported = tuple[str, str, int]
 
 @dataclass(slots=True)
 class _Told:
-    """What is known of one attempt: its writer's rank, and whether its try was given up since."""
+    """What is known of one attempt.
+
+    Attributes:
+        rank: Its writer's.
+        is_given_up: Its try was given up since.
+        is_taken: `take` gave it, and nobody told of it since.
+    """
 
     rank: int
     is_given_up: bool = False
+    is_taken: bool = False
 
 
 class Uploads:
@@ -48,7 +57,8 @@ class Uploads:
     ) -> None:  # fmt: skip
         self._sealed, self._check_key = sealed, check_key
         self._uploads: dict[str, Upload] = {}
-        # By directory, checkpoint and attempt; each in the order in which it was heard of last.
+        # By directory, checkpoint and attempt; each in the order in which it was first heard of,
+        # but directories in that in which they were heard of last.
         self._reported: dict[str, dict[str, dict[str, _Told]]] = {}
         self._lists = threading.Lock()
 
@@ -109,8 +119,8 @@ class Uploads:
             for checkpoint, attempt, rank in reported:
                 directory = layout.parent(checkpoint)
                 beside = self._reported[directory] = self._reported.pop(directory, {})
-                attempts = beside[checkpoint] = beside.pop(checkpoint, {})
-                attempts.setdefault(attempt, _Told(rank))
+                told = beside.setdefault(checkpoint, {}).setdefault(attempt, _Told(rank))
+                told.is_taken = False
                 if len(beside) > CHECKPOINTS_KEPT:
                     del beside[next(iter(beside))]
 
@@ -120,13 +130,13 @@ class Uploads:
             newest = (
                 (checkpoint, attempts)
                 for beside in reversed(self._reported.values())
-                for checkpoint, attempts in reversed(beside.items())
+                for checkpoint, attempts in islice(reversed(beside.items()), TOLD_COUNT)
             )
             return tuple(
                 (checkpoint, attempt, told.rank)
                 for checkpoint, attempts in reversed(list(islice(newest, SENT_COUNT)))
                 for attempt, told in attempts.items()
-                if not told.is_given_up
+                if not told.is_given_up and not told.is_taken
             )
 
     def give_up(self, directory: str) -> None:
@@ -140,15 +150,19 @@ class Uploads:
     def reported_at(self, checkpoint: str) -> list[str]:
         """What `checkpoint` is made of: the last attempt of each rank that reported it."""
         with self._lists:
-            return _of_last_try(self._beside(checkpoint).get(checkpoint, {}))
+            return _of_last_try(self._not_taken(checkpoint))
 
     def take(self, checkpoint: str) -> list[str]:
-        """`reported_at`, and forget them."""
+        """`reported_at`, and not again, unless somebody tells of them again."""
         with self._lists:
-            return _of_last_try(self._beside(checkpoint).pop(checkpoint, {}))
+            attempts = self._not_taken(checkpoint)
+            for told in attempts.values():
+                told.is_taken = True
+            return _of_last_try(attempts)
 
-    def _beside(self, checkpoint: str) -> dict[str, dict[str, _Told]]:
-        return self._reported.get(layout.parent(checkpoint), {})
+    def _not_taken(self, checkpoint: str) -> dict[str, _Told]:
+        known = self._reported.get(layout.parent(checkpoint), {}).get(checkpoint, {})
+        return {attempt: told for attempt, told in known.items() if not told.is_taken}
 
 
 def _of_last_try(attempts: Mapping[str, _Told]) -> list[str]:
