@@ -60,7 +60,9 @@ def test_a_transport_comes_from_the_call_or_else_the_environment(
 
 @pytest.mark.parametrize("name", ["infiniband", "object store", "TCP", "", 1, True])
 def test_a_transport_that_is_none_is_refused_with_those_there_are(name: Any) -> None:
-    with pytest.raises(ConfigError, match='"auto", "rdma", "tcp", "object_store"') as raised:
+    with pytest.raises(
+        ConfigError, match='"auto", "rdma", "mooncake", "tcp", "object_store"'
+    ) as raised:
         FastPath(transport=name)
     assert f"transport={name!r}" in str(raised.value)
 
@@ -74,7 +76,7 @@ def test_required_is_a_flag(value: Any) -> None:
 def test_bad_variables_of_transports_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TRANSPORT, "udp")
     with pytest.raises(
-        ConfigError, match=f"{TRANSPORT}='udp': give one of auto, rdma, tcp, object"
+        ConfigError, match=f"{TRANSPORT}='udp': give one of auto, rdma, mooncake, tcp, object"
     ):
         FastPath()
     assert FastPath(transport="tcp").wanted_transport == "tcp"

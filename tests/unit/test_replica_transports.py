@@ -10,7 +10,7 @@ import pytest
 
 from tune_sync.behind.node_copies import NodeCopies
 from tune_sync.behind.replica_door import Door
-from tune_sync.behind.replica_transports import transports_of, wish_of
+from tune_sync.behind.replica_transports import names_of, transports_of, wish_of
 from tune_sync.behind.replicas import Replicas
 from tune_sync.errors import ConfigError, PeerLostError
 from tune_sync.spec import Options
@@ -40,6 +40,18 @@ def test_a_variable_that_cannot_be_is_named(
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=f"{name}='{value}': a whole number"):
         transports_of(RDMA, bytes(32))
+
+
+def test_mooncake_is_taken_by_who_names_it_only() -> None:
+    mooncake = Options(transport="mooncake")
+    assert names_of(mooncake) == ("mooncake", "tcp")
+    assert names_of(replace(mooncake, transport_required=True)) == ("mooncake",)
+    assert [transport.name for transport in transports_of(mooncake, bytes(32))] == [
+        "mooncake",
+        "tcp",
+    ]
+    for other in ("auto", "rdma", "tcp", "object_store"):
+        assert "mooncake" not in names_of(Options(transport=other))
 
 
 HERE = "127.0.0.1"

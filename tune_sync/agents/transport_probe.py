@@ -18,7 +18,7 @@ from tune_sync.agents.probe import PROBE_TIMEOUT_S, ask, runs_trials
 from tune_sync.behind.replica_transports import names_of, serve, transports_of, wish_of
 from tune_sync.errors import ConfigError, PeerLostError, TransportMissingError, TuneSyncError
 from tune_sync.fastpath import Slots
-from tune_sync.fastpath.transport_names import RDMA
+from tune_sync.fastpath.transport_names import BY_CARD
 from tune_sync.fastpath.transports import Shelf, prove
 from tune_sync.spec import Options
 
@@ -44,7 +44,7 @@ def check_transports(options: Options, driver_node: str) -> None:
             driver's node by it.
     """
     names = names_of(options)
-    is_named = options.transport == RDMA  # with "auto" it need not be there
+    is_named = options.transport in BY_CARD  # with "auto" it need not be there
     if not options.replicates or not names:
         return
     nodes = [node for node in ray.nodes() if node["Alive"] and _takes_part(node, driver_node)]
@@ -52,7 +52,8 @@ def check_transports(options: Options, driver_node: str) -> None:
         found = _ask_all(nodes, _look, options)
         _check_tls([(node, lacks.get(_TLS, "")) for node, lacks in found])
         if is_named:
-            _check_rdma([(node, lacks.get(RDMA, "")) for node, lacks in found], options)
+            wanted = options.transport
+            _check_cards([(node, lacks.get(wanted, "")) for node, lacks in found], options)
     others = [node for node in nodes if node["NodeID"] != driver_node]
     if options.transport_required and driver_node and others:
         _check_reach(others, options)
@@ -67,15 +68,17 @@ def _check_tls(lacking: Sequence[tuple[Node, str]]) -> None:
         raise ConfigError(f"FastPath(tls=...): {'. '.join(wrong)}")
 
 
-def _check_rdma(lacking: Sequence[tuple[Node, str]], options: Options) -> None:
+def _check_cards(lacking: Sequence[tuple[Node, str]], options: Options) -> None:
     wrong = _told(lacking)
     if wrong and options.transport_required:
         raise TransportMissingError(
-            f"transport {RDMA!r} is required, and cannot be used everywhere: {'. '.join(wrong)}. "
-            "Get what is missing, or do not require it"
+            f"transport {options.transport!r} is required, and cannot be used everywhere: "
+            f"{'. '.join(wrong)}. Get what is missing, or do not require it"
         )
     for trouble in wrong:
-        logger.warning("transport %r was asked for; 'tcp' is used to and from %s", RDMA, trouble)
+        logger.warning(
+            "transport %r was asked for; 'tcp' is used to and from %s", options.transport, trouble
+        )
 
 
 def _check_reach(nodes: Sequence[Node], options: Options) -> None:
@@ -137,8 +140,8 @@ def _look(options: Options, node_id: str) -> dict[str, str]:
     try:
         wish_of(options)
     except ConfigError as error:
-        if RDMA in names_of(options):
-            return {RDMA: str(error)}
+        if by_card := BY_CARD & {*names_of(options)}:
+            return dict.fromkeys(by_card, str(error))
     try:
         transports = transports_of(options, secrets.token_bytes(32))
     except ConfigError as error:

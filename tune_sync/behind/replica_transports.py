@@ -9,8 +9,9 @@ from pathlib import Path
 from tune_sync.behind.replica_intake import SLOT_BYTES, SLOTS_COUNT
 from tune_sync.errors import PeerLostError
 from tune_sync.fastpath.tls import Tls
-from tune_sync.fastpath.transport_names import AUTO, OBJECT_STORE, RDMA, TCP
+from tune_sync.fastpath.transport_names import AUTO, MOONCAKE, OBJECT_STORE, RDMA, TCP
 from tune_sync.fastpath.transports import (
+    MooncakeTransport,
     RdmaTransport,
     Server,
     Shelf,
@@ -31,8 +32,9 @@ def names_of(options: Options) -> tuple[str, ...]:
         return ()
     if options.transport == TCP or (options.transport == AUTO and options.tls):
         return (TCP,)  # RDMA goes past TLS: only who names it gets it
-    is_alone = options.transport_required and options.transport == RDMA
-    return (RDMA,) if is_alone else (RDMA, TCP)
+    by_card = MOONCAKE if options.transport == MOONCAKE else RDMA
+    is_alone = options.transport_required and options.transport == by_card
+    return (by_card,) if is_alone else (by_card, TCP)
 
 
 def transports_of(options: Options, token: bytes) -> Sequence[Transport]:
@@ -42,9 +44,10 @@ def transports_of(options: Options, token: bytes) -> Sequence[Transport]:
         ConfigError: A file for TLS cannot be used, or a variable of this node; names it.
     """
     tls = tls_of(options)
+    by_card = {RDMA: RdmaTransport, MOONCAKE: MooncakeTransport}
     return [
-        RdmaTransport(token, tls=tls, wish=wish_of(options))
-        if name == RDMA
+        by_card[name](token, tls=tls, wish=wish_of(options))
+        if name in by_card
         else TcpTransport(token, tls=tls)
         for name in names_of(options)
     ]

@@ -17,6 +17,7 @@ from tune_sync.fastpath.bench import Load, Result, Visit
 from tune_sync.fastpath.transports import (
     AUTO,
     Limits,
+    MooncakeTransport,
     RdmaTransport,
     TcpTransport,
     Tls,
@@ -92,14 +93,14 @@ def _initiate(arguments: argparse.Namespace) -> int:
 
 
 def _transport(arguments: argparse.Namespace, limits: Limits) -> Transport:
-    token, tls = environment.token(), _tls(arguments)
-    transports = [
-        RdmaTransport(
-            token, tls=tls, limits=replace(limits, block_bytes=RDMA_BLOCK_BYTES),
-            wish=wished(arguments),
-        ),
+    token, tls, wish = environment.token(), _tls(arguments), wished(arguments)
+    of_cards = replace(limits, block_bytes=RDMA_BLOCK_BYTES)
+    transports: list[Transport] = [
+        RdmaTransport(token, tls=tls, limits=of_cards, wish=wish),
         TcpTransport(token, tls=tls, limits=limits),
-    ]  # fmt: skip
+    ]
+    if arguments.transport != AUTO:  # which never takes it
+        transports.append(MooncakeTransport(token, tls=tls, limits=of_cards, wish=wish))
     chosen = choose(arguments.transport, transports, required=True).transport
     if chosen is None:
         raise ConfigError(f"--transport {arguments.transport} is not one of this bench")

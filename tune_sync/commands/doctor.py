@@ -7,12 +7,18 @@ from pathlib import Path
 
 from tune_sync.commands.device import add_device_arguments, wished
 from tune_sync.commands.numbers import size_bytes
-from tune_sync.fastpath.verbs.checks import LEAST_LOCKED_BYTES, Wish, checks
+from tune_sync.fastpath import mooncake_engine
+from tune_sync.fastpath.transport_names import MOONCAKE, RDMA
+from tune_sync.fastpath.verbs import checks as rdma
+from tune_sync.fastpath.verbs.checks import LEAST_LOCKED_BYTES, Wish
 from tune_sync.fastpath.verbs.places import DEV, SYS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Say what it takes."""
+    parser.add_argument(
+        "--transport", choices=(RDMA, MOONCAKE), default=RDMA, help=f"what shall work ({RDMA})"
+    )
     add_device_arguments(parser)
     parser.add_argument(
         "--lock", type=size_bytes, default=LEAST_LOCKED_BYTES, metavar="SIZE",
@@ -22,22 +28,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print each check; the last one says what is missing. 0: nothing is."""
-    return 0 if tell(wished(arguments, arguments.lock)) else 1
+    return 0 if tell(wished(arguments, arguments.lock), transport=arguments.transport) else 1
 
 
-def tell(wish: Wish, sys: Path = SYS, dev: Path = DEV) -> bool:
+def tell(wish: Wish, sys: Path = SYS, dev: Path = DEV, *, transport: str = RDMA) -> bool:
     """Print each check, and return whether all are good.
 
     Args:
         wish: What has to be used.
         sys: Where the kernel describes devices.
         dev: Where programs get at them.
+        transport: What shall work: "rdma", or "mooncake".
     """
-    is_good = True
+    checks = mooncake_engine.checks if transport == MOONCAKE else rdma.checks
+    name, is_good = "Mooncake" if transport == MOONCAKE else "RDMA", True
     for check in checks(wish, sys, dev):
         is_good = check.is_good
         print(f"{'ok     ' if is_good else 'MISSING'} {check.name}: {check.found}", flush=True)
         if check.remedy:
             print(f"        to do: {check.remedy}")
-    print("RDMA can be used here" if is_good else "RDMA cannot be used here")
+    print(f"{name} {'can' if is_good else 'cannot'} be used here")
     return is_good

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tune_sync.errors import ConfigError
 
@@ -80,3 +80,23 @@ def flag(name: str) -> bool:
     if found not in ("", "0", "1"):
         raise ConfigError(f"{name}={found!r}: give 1 or 0")
     return found == "1"
+
+
+def otherwise(wanted: Mapping[str, str], *, or_unset: bool) -> list[str]:
+    """Names of variables that do not say what is wanted; "" stands for one that is not set.
+
+    Args:
+        wanted: Name -> value.
+        or_unset: Whether one that is not set and should be counts, too.
+    """
+    found = {name: os.environ.get(name, "") for name in wanted}
+    return [
+        name for name, value in wanted.items() if found[name] != value and (found[name] or or_unset)
+    ]
+
+
+def tell_library(wanted: Mapping[str, str]) -> None:
+    """Set what a library reads when it is loaded. What says something already stays as it is."""
+    for name, value in wanted.items():
+        if value:
+            os.environ.setdefault(name, value)

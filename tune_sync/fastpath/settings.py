@@ -46,12 +46,13 @@ class FastPath:
         transport: With `wait_for="replicated"`: how checkpoints get to the other node: "rdma",
             "tcp" or "object_store" (Ray's, which opens no port of its own). Or
             `TUNE_SYNC_TRANSPORT`. None: "auto", the first of these that works between the two.
+            "mooncake" is taken only if it is named here: over several cards at once.
         required: With `wait_for="replicated"`: what `transport` names is used or nothing, and with
             "auto", anything but the object store. Else a warning names what is used instead, and
             why. Or `TUNE_SYNC_TRANSPORT_REQUIRED=1`. None: no.
         tls: With `wait_for="replicated"`: encrypts what goes by TCP. Paths of files that are on
             every node. With it, "auto" does not take RDMA, which goes past TLS.
-        ports: With `wait_for="replicated"`: where a node listens for "tcp" and "rdma", as "7700" or
+        ports: With `wait_for="replicated"`: where a node listens for peers, as "7700" or
             "7700-7799": each run that goes on takes one port of a node. Or `TUNE_SYNC_PORTS`.
             None: any.
         rdma_device: With `wait_for="replicated"`: name of the RDMA device on every node. None:

@@ -28,7 +28,8 @@ class NodeStatus:
         replicas_count: Checkpoints that it has for the case that another node is lost, which sends
             them.
         replicas_bytes: Their size.
-        transports: How replicas have come to it: "rdma", "tcp" or "object_store".
+        transports: How replicas have come to it: "rdma", "mooncake", "tcp" or
+            "object_store".
     """
 
     node: str

@@ -1,4 +1,4 @@
-"""Processes that keep memory for peers which come by RDMA, and that write to it.
+"""Processes that keep memory for peers which come by RDMA or Mooncake, and that write to it.
 
 Between machines: `python -m tests.verbs.inside.keeper keep HOST` prints its address, and
 `... across ADDRESS SIZE_BYTES` writes there, reads, compares and prints what it found.
@@ -20,7 +20,7 @@ from tests.verbs.inside.sides import content
 from tests.verbs.inside.sides import digest as digest_of
 from tune_sync.errors import TuneSyncError
 from tune_sync.fastpath import Slots
-from tune_sync.fastpath.transports import Part, RdmaTransport, Shelf
+from tune_sync.fastpath.transports import MooncakeTransport, Part, RdmaTransport, Shelf, Transport
 from tune_sync.fastpath.verbs.places import counters
 
 TOKEN = b"the token of one run"
@@ -29,15 +29,19 @@ LIMIT_BYTES = 600 << 20
 LARGE_BYTES = 96 << 20
 
 
-def _served(host: str, stack: ExitStack) -> tuple[str, Shelf]:
+def made(by: str) -> Transport:
+    return MooncakeTransport(TOKEN) if by == "mooncake" else RdmaTransport(TOKEN)
+
+
+def _served(host: str, stack: ExitStack, by: str = "rdma") -> tuple[str, Shelf]:
     shelf = Shelf(Slots(SHARED_MEMORY, memory_limit_bytes=LIMIT_BYTES))
-    return stack.enter_context(RdmaTransport(TOKEN).serve(shelf, host)).address, shelf
+    return stack.enter_context(made(by).serve(shelf, host)).address, shelf
 
 
-def keep(connection: Connection, host: str) -> None:
+def keep(connection: Connection, host: str, by: str = "rdma") -> None:
     """Another process: serves a shelf, and says what is on it."""
     with ExitStack() as stack:
-        address, shelf = _served(host, stack)
+        address, shelf = _served(host, stack, by)
 
         def digest(request: dict[str, Any]) -> str | None:
             found = shelf.find(request["key"])
@@ -54,9 +58,9 @@ def keep(connection: Connection, host: str) -> None:
         serve(connection, address, answers)
 
 
-def write(connection: Connection, address: str) -> None:
+def write(connection: Connection, address: str, by: str = "rdma") -> None:
     """Another process: writes without end, until killed."""
-    transport = RdmaTransport(TOKEN)
+    transport = made(by)
     peer, region = transport.connect(address), transport.register(bytearray(LARGE_BYTES))
     upload = peer.reserve("never published", LARGE_BYTES)
     connection.send("begun")

@@ -3,6 +3,7 @@
 from tune_sync.fastpath.tls import Tls
 from tune_sync.fastpath.transport_names import AUTO, OBJECT_STORE
 from tune_sync.fastpath.transports.choosing import Choice, choose
+from tune_sync.fastpath.transports.mooncake import MooncakeTransport
 from tune_sync.fastpath.transports.proving import prove
 from tune_sync.fastpath.transports.rdma import RdmaTransport
 from tune_sync.fastpath.transports.shelf import Held, Shelf
@@ -24,6 +25,7 @@ __all__ = [
     "Choice",
     "Held",
     "Limits",
+    "MooncakeTransport",
     "Part",
     "Peer",
     "RdmaTransport",

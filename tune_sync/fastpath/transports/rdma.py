@@ -21,6 +21,7 @@ from tune_sync.fastpath.transports.tcp import TcpTransport, listen
 from tune_sync.fastpath.transports.tcp_peer import TcpPeer
 from tune_sync.fastpath.transports.transport import Limits, Memory, Peer, Region
 from tune_sync.fastpath.verbs.checks import (
+    ANY,
     LEAST_LOCKED_BYTES,
     Wish,
     checked_wish,
@@ -31,7 +32,6 @@ from tune_sync.fastpath.verbs.device import Device
 
 # Each block costs a question and an answer, and the card needs nothing of the caches.
 BLOCK_BYTES = 16 << 20
-ANY = Wish()
 LIMITS = Limits(block_bytes=BLOCK_BYTES)
 
 

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from tune_sync.errors import TuneSyncError
 from tune_sync.fastpath.transports import wire
-from tune_sync.fastpath.transports.lanes import Block, Lane, Lanes
+from tune_sync.fastpath.transports.borrowing import BorrowingLane, ask
+from tune_sync.fastpath.transports.lanes import Block, Lanes
 from tune_sync.fastpath.transports.stream import Stream
 from tune_sync.fastpath.transports.transport import Limits, Memory, Region
 from tune_sync.fastpath.verbs.device import Device, address_of
@@ -32,7 +32,7 @@ class RdmaRegion(Region):
         super().close()
 
 
-class RdmaLane(Lane):
+class RdmaLane(BorrowingLane):
     """A queue pair, and the TCP connection on which each of its blocks is asked for and told done.
 
     Args:
@@ -62,38 +62,16 @@ class RdmaLane(Lane):
             undo.callback(stream.close)
             undo.callback(pair.close)
             pair.connect(Endpoint.parsed(wire.receive_frame(stream)))
-            _ask(stream, pair.endpoint.fields())
+            ask(stream, pair.endpoint.fields())
             undo.pop_all()
         self._pair = pair
         return stream
 
-    def _send(self, stream: Stream, block: Block) -> None:
-        wire.send_frame(stream, {
-            "do": block.do, "handle": block.handle.hex(),
-            "offset_bytes": block.offset_bytes, "length_bytes": block.length_bytes,
-        })  # fmt: skip
-
-    def _finish(self, stream: Stream, block: Block) -> Exception | None:
-        lent = wire.receive_frame(stream)
-        if (refusal := wire.raised(lent)) is not None:
-            return refusal
-        is_write = block.do == wire.WRITE
-        digest = self._moved(stream, block, Window.parsed(lent))
-        try:
-            told = _ask(stream, {"digest": digest.hex() if is_write else ""})
-        except TuneSyncError as error:
-            if isinstance(error, ConnectionError | TimeoutError):
-                raise
-            return error
-        is_right = is_write or digest.hex() == told.get("digest")
-        return None if is_right else wire.damaged("read")
-
-    def _moved(self, stream: Stream, block: Block, window: Window) -> bytes:
-        """Move a block; returns its digest."""
+    def _moved(self, stream: Stream, block: Block, lent: dict[str, Any]) -> bytes:
         assert self._pair is not None and isinstance(block.region, RdmaRegion)
         local, is_write = block.region.registered, block.do == wire.WRITE
         here_bytes = address_of(block.view) - local.address
-        move = Move(local, here_bytes, window, 0, block.length_bytes, is_write)
+        move = Move(local, here_bytes, Window.parsed(lent), 0, block.length_bytes, is_write)
         self._pair.start(move)
         self._pair.push()
         digest = wire.digest_of(block.view) if is_write else b""  # while the card reads it, too
@@ -105,11 +83,3 @@ class RdmaLane(Lane):
         if pair is not None:
             pair.close()
         super()._close(stream)
-
-
-def _ask(stream: Stream, fields: dict[str, Any]) -> dict[str, Any]:
-    wire.send_frame(stream, fields)
-    answer = wire.receive_frame(stream)
-    if (refusal := wire.raised(answer)) is not None:
-        raise refusal
-    return answer

@@ -93,6 +93,11 @@ class Stream:
         """Its descriptor, for those who wait for more than one thing."""
         return self._connection.fileno()
 
+    @property
+    def local_host(self) -> str:
+        """Address of this host on it."""
+        return str(self._connection.getsockname()[0])
+
     def cut(self) -> None:
         """End it at once, whoever waits for it. May be called twice and from any thread."""
         with contextlib.suppress(OSError):

@@ -6,6 +6,7 @@ import os
 import resource
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tune_sync.errors import ConfigError, TransportMissingError, TuneSyncError
@@ -38,6 +39,9 @@ class Wish:
     lock_bytes: int = LEAST_LOCKED_BYTES
 
 
+ANY = Wish()
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One step.
@@ -61,7 +65,10 @@ class Check:
         return f"{self.name}: {self.found}" + (f"; {self.remedy}" if self.remedy else "")
 
 
-def checks(wish: Wish = Wish(), sys: Path = SYS, dev: Path = DEV) -> Iterator[Check]:
+Step = Callable[[], Check]
+
+
+def checks(wish: Wish = ANY, sys: Path = SYS, dev: Path = DEV) -> Iterator[Check]:
     """All steps in order, up to the first that fails.
 
     Args:
@@ -70,16 +77,22 @@ def checks(wish: Wish = Wish(), sys: Path = SYS, dev: Path = DEV) -> Iterator[Ch
         dev: Where programs get at them.
     """
     found = ports(sys, dev)
-    steps: Sequence[Callable[[], Check]] = (
-        lambda: _devices(found, wish),
-        lambda: _control(found, wish),
-        lambda: _link(found, wish),
-        lambda: _address(found, wish),
+    yield from until_bad(
+        *device_steps(found, wish),
         _extra,
         lambda: _provider(_place(found, wish)),
-        lambda: _lockable(wish),
+        lambda: lockable(wish),
         lambda: _loop(_place(found, wish)),
     )
+
+
+def device_steps(found: Sequence[Port], wish: Wish) -> list[Step]:
+    """What the kernel has to have, whatever library uses it."""
+    return [partial(step, found, wish) for step in (_devices, _control, _link, _address)]
+
+
+def until_bad(*steps: Step) -> Iterator[Check]:
+    """All steps in order, up to the first that fails."""
     for step in steps:
         done = step()
         yield done
@@ -87,22 +100,25 @@ def checks(wish: Wish = Wish(), sys: Path = SYS, dev: Path = DEV) -> Iterator[Ch
             return
 
 
-def missing(wish: Wish = Wish(), sys: Path = SYS, dev: Path = DEV) -> str:
+def first_bad(done: Iterator[Check]) -> str:
+    """The step that failed; "" if none did."""
+    return next((str(check) for check in done if not check.is_good), "")
+
+
+def missing(wish: Wish = ANY, sys: Path = SYS, dev: Path = DEV) -> str:
     """The first step that fails; "" if RDMA can be used. Arguments as for `checks`."""
-    return next((str(check) for check in checks(wish, sys, dev) if not check.is_good), "")
+    return first_bad(checks(wish, sys, dev))
 
 
-def find_place(wish: Wish = Wish(), sys: Path = SYS, dev: Path = DEV) -> Place:
+def find_place(wish: Wish = ANY, sys: Path = SYS, dev: Path = DEV) -> Place:
     """The port and the address that fit `wish` best.
 
     Raises:
         TransportMissingError: There is none.
     """
     found = ports(sys, dev)
-    for step in (_devices, _control, _link, _address):
-        done = step(found, wish)
-        if not done.is_good:
-            raise TransportMissingError(f"RDMA cannot be used here: {done}")
+    if lacking := first_bad(until_bad(*device_steps(found, wish))):
+        raise TransportMissingError(f"RDMA cannot be used here: {lacking}")
     return _place(found, wish)
 
 
@@ -194,7 +210,8 @@ def _provider(place: Place) -> Check:
     return Check("provider", f"libibverbs knows {place.port.device}")
 
 
-def _lockable(wish: Wish) -> Check:
+def lockable(wish: Wish) -> Check:
+    """Whether this process may pin `wish.lock_bytes`."""
     limit, most = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if limit == resource.RLIM_INFINITY or may_lock_all():
         return Check("lockable memory", "no limit")

@@ -1,0 +1,151 @@
+"""The side that holds the memory, where bytes go past TCP: it lends a block of it at a time."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Generic, Protocol, TypeVar
+
+from tune_sync.errors import ConfigError, PeerLostError, SyncTimeoutError
+from tune_sync.fastpath.transports import wire
+from tune_sync.fastpath.transports.stream import Stream
+from tune_sync.fastpath.transports.tcp_server import TcpServer
+
+# Nothing is heard of a peer while it moves a block. It gives up after one stall; then its word, or
+# the end of its connection, is on the way.
+LEND_STALLS = 2
+
+
+class Lender(Protocol):
+    """Lets the peer at the other end of one connection reach memory."""
+
+    def lend(self, block: memoryview) -> dict[str, Any]:
+        """Let it reach `block`, which is part of a slot; returns what it has to know."""
+
+    def take_back(self, block: memoryview) -> None:
+        """The peer ended without a word. When this returns, it cannot reach `block` any more."""
+
+
+class LendingServer(TcpServer):
+    """Serves a shelf to peers that know the token; bytes go by TCP only if a peer wants that.
+
+    Attributes:
+        by: What a peer says that wants to be lent memory.
+    """
+
+    by: str
+
+    @abstractmethod
+    def _lender(self, stream: Stream) -> AbstractContextManager[Lender]:
+        """One for a peer's connection."""
+
+    def _serve_blocks(self, stream: Stream, hello: dict[str, Any]) -> None:
+        if hello.get("by") != self.by:
+            super()._serve_blocks(stream, hello)
+            return
+        with self._lender(stream) as lender:
+            wire.send_frame(stream, {})
+            while True:
+                stream.set_stall_timeout(None)
+                request = wire.receive_frame(stream)
+                stream.set_stall_timeout(LEND_STALLS * self._limits.stall_timeout_s)
+                self._lend_or_refuse(stream, lender, request)
+
+    def _lend_or_refuse(self, stream: Stream, lender: Lender, request: dict[str, Any]) -> None:
+        try:
+            answer = self._lend(stream, lender, request)
+        except (PeerLostError, SyncTimeoutError):
+            raise
+        except Exception as error:
+            wire.send_error(stream, error)
+        else:
+            wire.send_frame(stream, answer)
+
+    def _lend(self, stream: Stream, lender: Lender, request: dict[str, Any]) -> dict[str, Any]:
+        match request:
+            case {
+                "do": (wire.WRITE | wire.READ) as do, "handle": str(handle),
+                "offset_bytes": int(offset_bytes), "length_bytes": int(length_bytes),
+            }:  # fmt: skip
+                place = (bytes.fromhex(handle), offset_bytes, length_bytes)
+            case _:
+                raise ConfigError("the other host asks for what is not known here; use one version")
+        if do == wire.READ:
+            with self._shelf.reading(*place) as block:
+                return self._lent(stream, lender, block, lambda: wire.digest_of(block).hex())[1]
+        with self._shelf.writing(*place) as block:
+            told, _ = self._lent(stream, lender, block, str)
+            if told.get("digest") != wire.digest_of(block).hex():
+                raise wire.damaged("written")
+        return {}
+
+    def _lent(
+        self, stream: Stream, lender: Lender, block: memoryview, meanwhile: Callable[[], str]
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Let the peer reach a block until it says that it is done.
+
+        Returns:
+            What it says, and what to answer: the digest that was made `meanwhile`.
+        """
+        fields = lender.lend(block)
+        try:
+            wire.send_frame(stream, fields)
+            digest = meanwhile()
+            return wire.receive_frame(stream), {"digest": digest}
+        except BaseException:
+            lender.take_back(block)  # before the memory may be used for something else
+            raise
+
+
+class Closeable(Protocol):
+    """What is closed, once or more often."""
+
+    def close(self) -> None: ...
+
+
+R = TypeVar("R", bound=Closeable)
+
+
+class Pinned(Generic[R]):
+    """Memory of slots, registered when it is first lent, and as long as it is there.
+
+    Args:
+        register: Registers the memory of a slot with what shall reach it. Raises StoreFullError
+            where this process may not pin so much.
+    """
+
+    def __init__(self, register: Callable[[mmap.mmap], R]) -> None:
+        self._register = register
+        self._lock = threading.Lock()
+        self._known: weakref.WeakKeyDictionary[mmap.mmap, R] = weakref.WeakKeyDictionary()
+
+    def of(self, block: memoryview) -> R:
+        """What was registered of the slot that `block` is part of."""
+        memory = _slot_of(block)
+        with self._lock:
+            registered = self._known.get(memory)
+            if registered is None:
+                # First, as the new slot may be where one that was closed has been.
+                for closed in [known for known in self._known if known.closed]:
+                    self._known.pop(closed).close()
+                registered = self._register(memory)
+                self._known[memory] = registered
+                weakref.finalize(memory, registered.close)
+        return registered
+
+    def forget(self, block: memoryview) -> None:
+        """Let nobody reach the slot until it is lent again."""
+        with self._lock:
+            registered = self._known.pop(_slot_of(block), None)
+            if registered is not None:
+                registered.close()
+
+
+def _slot_of(block: memoryview) -> mmap.mmap:
+    memory = block.obj
+    assert isinstance(memory, mmap.mmap)
+    return memory
