@@ -13,6 +13,7 @@ Once the run has gone on, and has ended, or once the next one has restored it:
 * STAGED     After the death of processes, all that was reported is published; by the next run:
              each trial's newest.
 * CONFIRMED  After a power cut of the node, all that its agent had confirmed is.
+* REPLICATED Once the node that staged it is lost, all that was reported as replicated is.
 * EMPTY      Nothing of a checkpoint is left in the directory where nodes stage. A crash as the
              first trial came may leave that it was there.
 * GONE       Where the run itself has ended, nothing at all is.
@@ -42,9 +43,10 @@ from tune_sync.layout import by_age, parent, staged_key
 from tune_sync.manifest import Seal
 
 
-def check_at_once(staging: Path, home: Path, ledger: StagedLedger) -> None:
-    """SEALED, and what is visible."""
-    for root in (home, *staging.glob("*/*")):
+def check_at_once(world: Path, ledger: StagedLedger) -> None:
+    """SEALED, on all nodes and at the destination, and what is visible there."""
+    home = world / "home"
+    for root in (path.parent for path in world.rglob(layout.INTERNAL_DIR)):
         check_sealed(root, ledger, ledger.removing if root != home else ())
     check_visible(LocalStore(home), ledger)
 
@@ -72,6 +74,13 @@ def check_published(home: Path, ledger: StagedLedger, *, killed: bool) -> None:
         if ledger.survives(checkpoint, killed=killed):
             demand(name, checkpoint in published, f"{checkpoint} is not published")
     check_home(LocalStore(home), ledger, process_only=killed)
+
+
+def check_replicated(home: Path, ledger: StagedLedger) -> None:
+    """REPLICATED; and what is at the destination."""
+    lost = ledger.replicated - _published(home)
+    demand("REPLICATED", not lost, f"{lost} is not published")
+    check_home(LocalStore(home), ledger, process_only=True)
 
 
 def check_restored(home: Path, ledger: StagedLedger, *, killed: bool) -> None:

@@ -18,12 +18,13 @@ from tests.crash_staging.invariants import (
     check_empty,
     check_gone,
     check_published,
+    check_replicated,
     check_restored,
     demand,
 )
 from tests.crash_staging.kernel import Kernel
 from tests.crash_staging.ledger import StagedLedger
-from tests.crash_staging.run import AS_IT_IS, Parts, Run
+from tests.crash_staging.run import AS_IT_IS, PEER, Parts, Run
 from tune_sync.sending.backlog import Backlog
 from tune_sync.testing.crash_store import CrashMode, CrashStore
 from tune_sync.testing.fault_store import Crashed, Fault, When, crash_at
@@ -89,7 +90,7 @@ class Life:
             _settle(self.kernel.disks[NODE].crash(mode, seed), world)
         boot = self.boot + (mode != "kill")
         later = Life(world, self.ledger, self.parts, self.run.backlog, self.number + 1, boot)
-        later.run.is_alone = self.run.is_alone
+        later.run.is_alone, later.run.is_replicated = self.run.is_alone, self.run.is_replicated
         return later
 
     def again(self, name: str, *faults: Fault) -> Life:
@@ -97,7 +98,9 @@ class Life:
         world = self.world.with_name(f"{self.world.name}, {name}")
         shutil.copytree(self.world, world)
         ledger, backlog = copy.deepcopy(self.ledger), self.backlog
-        return Life(world, ledger, self.parts, backlog, self.number, self.boot, faults)
+        again = Life(world, ledger, self.parts, backlog, self.number, self.boot, faults)
+        again.run.is_replicated = self.run.is_replicated
+        return again
 
     def state(self) -> str:
         """What there is, without moments."""
@@ -106,7 +109,7 @@ class Life:
     def look(self) -> None:
         """What holds at once."""
         with self.kernel.running():
-            check_at_once(self.world / NODE, self.world / "home", self.ledger)
+            check_at_once(self.world, self.ledger)
 
 
 def goes_on(run: Run) -> None:
@@ -135,7 +138,26 @@ def goes_on_alone(run: Run) -> None:
     restored(run)
 
 
+def loses_its_node(run: Run) -> None:
+    """The node that staged is lost; the other one's agent is started again."""
+    shutil.rmtree(run.staging)
+    run.start_peer()
+    run.lose_node()
+    run.peer_turns()
+    run.end_peer()
+    check_replicated(run.home.root, run.ledger)
+    check_gone(run.peer_base / "disk")
+    check_gone(run.peer_base / "shm")
+
+
+def loses_the_other_node(run: Run) -> None:
+    """The node that has replicas is lost."""
+    run.backlog.lose_node(PEER, "it is gone")
+    goes_on(run)
+
+
 FOLLOWING = (goes_on, restored)
+FOLLOWING_REPLICATED = (loses_its_node, loses_the_other_node)
 # Where the driver was dead before.
 FOLLOWING_ALONE = (goes_on_alone, restored)
 
@@ -182,6 +204,8 @@ def _changes(story: Story, base: Path, parts: Parts, only: str) -> list[tuple[in
 def _new(life: Life, seen: set[str], endings: Sequence[Ending]) -> Iterator[tuple[Life, str]]:
     """What a crash may leave, and no crash before has left."""
     for mode, seed in endings:
+        if life.run.is_replicated and mode != "kill":
+            continue  # a node that goes down is lost there
         later = life.crashed(mode, seed)
         state = later.state()
         if state not in seen:
@@ -191,7 +215,7 @@ def _new(life: Life, seen: set[str], endings: Sequence[Ending]) -> Iterator[tupl
 
 def _follow(life: Life, where: str, crash_recovery: bool) -> int:
     crash_count = 0
-    for story in FOLLOWING_ALONE if life.run.is_alone else FOLLOWING:
+    for story in _following(life.run):
         name = story.__name__
         with _told(f"{where}, {name}"):
             life.look()
@@ -209,6 +233,12 @@ def _follow(life: Life, where: str, crash_recovery: bool) -> int:
             if ended:
                 break
     return crash_count
+
+
+def _following(run: Run) -> Sequence[Story]:
+    if run.is_replicated:
+        return FOLLOWING_REPLICATED
+    return FOLLOWING_ALONE if run.is_alone else FOLLOWING
 
 
 @contextmanager

@@ -6,7 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from tests.crash_staging.intake import ByIntake
 from tests.crash_staging.run import Agent
+from tune_sync import layout
+from tune_sync.behind.replicas import Replicas, Room
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.homes.home import Home, Piece
@@ -84,3 +87,26 @@ class LooksWhenTold(Agent):
     def scan(self, expected: Collection[str] = ()) -> None:
         if hasattr(self, "_threads"):
             super().scan(expected)
+
+
+class CountsAtOnce(ByIntake):
+    """The seal of a replica is there before its bytes are."""
+
+    def __init__(self, replicas: Replicas, seal: Seal, room: Room) -> None:
+        super().__init__(replicas, seal, room)
+        self._whole = seal
+
+    def begin(self, checkpoint: str) -> str:
+        attempt = super().begin(checkpoint)
+        body = replace(self._whole, boot=boot())
+        (copies,) = [c for c in self._replicas.copies.roots if c.store.info(layout.STAGING_DIR)]
+        copies._mark(checkpoint, attempt, "seal.json", to_json(body).decode())
+        return attempt
+
+
+class RepliesFirst(ByIntake):
+    """The other node says that it has all, and seals it later, if it is there then."""
+
+    def __init__(self, replicas: Replicas, seal: Seal, room: Room) -> None:
+        super().__init__(replicas, seal, room)
+        self.seal = lambda checkpoint, seal: None

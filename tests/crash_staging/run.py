@@ -11,40 +11,48 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.crash.invariants import ViolatedError
 from tests.crash.ledger import Contents, with_directories
+from tests.crash_staging.intake import ByIntake
 from tests.crash_staging.kernel import Kernel
 from tests.crash_staging.ledger import StagedLedger
 from tests.unit.handing import report as hand_over
 from tune_sync.behind.arrivals import Arrivals
 from tune_sync.behind.left_behind import Claim, find, mark_as, remove_sent, send_left
+from tune_sync.behind.memory_home import Memory
 from tune_sync.behind.node_sender import NodeSender
-from tune_sync.behind.staged_copy import Later
+from tune_sync.behind.replicas import Replicas
+from tune_sync.behind.replicating import Replica, Replicating
+from tune_sync.behind.staged_copy import Later, StagedCopies
+from tune_sync.behind.staged_send import send_attempt
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.errors import StoreUnreachableError, TuneSyncError
+from tune_sync.fastpath.budget import Budget
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.recorded import newest_of, recorded
 from tune_sync.homes.store import LocalStore
 from tune_sync.layout import by_age, parent
+from tune_sync.manifest import Seal
 from tune_sync.sending.backlog import Backlog
 from tune_sync.sending.orders import News, Orders
 from tune_sync.sending.queue import Item
 from tune_sync.transfer.upload import Upload
 
-WHERE, OWNER, NODE = "file:///experiment", "run1", "node1"
-ROOM_BYTES = 1 << 30
+WHERE, OWNER, NODE, PEER = "file:///experiment", "run1", "node1", "peer1"
+ROOM_BYTES, MEMORY_BYTES, PEER_PROCESS = 1 << 30, 1 << 25, 500
 TURNS_COUNT = 8  # more than any story needs until all is published, and told to be
 
 
 class Agent(NodeSender):
     """Its threads have nothing to do: `step` does it."""
 
-    def __init__(self, run: Run, root: Path) -> None:
+    def __init__(self, run: Run, root: Path, **more: Any) -> None:
         run.agents.append(self)
         self.ledger = run.ledger
-        super().__init__(root, run.open_home, ROOM_BYTES)
+        super().__init__(root, run.open_home, ROOM_BYTES, **more)
 
     def _work(self) -> None: ...
 
@@ -95,6 +103,7 @@ class Parts:
 
     agent: Callable[..., Agent] = Agent
     staging: Callable[..., StagingHome] = StagingHome
+    to_peer: Callable[..., Any] = ByIntake
     forgets: str = ""
 
 
@@ -119,7 +128,9 @@ class Run:
         base = Path(kernel.root)
         self.kernel, self.ledger, self.parts = kernel, ledger, parts
         self.staging, self.home = base / "node", LocalHome(base / "home")
-        self.root = self.staging / OWNER / NODE
+        self.root, self.peer_base = self.staging / OWNER / NODE, base / "peer"
+        self.is_replicated = False
+        self._replicas: Replicas | None = None
         self.backlog = copy.deepcopy(backlog) if backlog is not None else Backlog()
         self.agents: list[Agent] = []
         self.refusals_count, self.is_killed, self.is_alone = 0, is_killed, False
@@ -199,12 +210,16 @@ class Run:
         reported.append(upload.attempt)
         if len(reported) == ranks_count:
             self.ledger.accepted.add(checkpoint)
-            self.backlog.accept(checkpoint, False, [f"{a}@{NODE}" for a in reported], None)
+            where = f"{NODE}@{PEER}" if self.is_replicated else NODE
+            self.backlog.accept(checkpoint, False, [f"{a}@{where}" for a in reported], None)
+            self.ledger.replicated |= {checkpoint} if self.is_replicated else set()
 
     def _staging(self) -> StagingHome:
         if self._trial is None:
             mark_as(self.root, WHERE)
-            self._trial = self.parts.staging(self.home, self.root, _NoAgent(), NODE)
+            self._trial = self.parts.staging(
+                self.home, self.root, _NoAgent(), NODE, replicating=self._replicating()
+            )
         return self._trial
 
     def another_trial(self) -> None:
@@ -244,6 +259,56 @@ class Run:
     def agent(self) -> Agent:
         """The one that lives."""
         return self.agents[-1]
+
+    # Another node, which has replicas
+
+    def start_peer(self) -> None:
+        """Start the other node's agent, or another one after it was killed."""
+        with self.kernel.elsewhere():
+            for name in ("shm", "disk"):
+                (self.peer_base / name).mkdir(parents=True, exist_ok=True)
+        self.is_replicated = True
+        budget = Budget(self.peer_base / "shm", MEMORY_BYTES)
+        memory = Memory(budget.folder / OWNER / PEER, budget, 2)
+        root = self.peer_base / "disk" / OWNER / PEER
+        with self.kernel.as_process(PEER_PROCESS):
+            self._claims += [Claim(root, WHERE), Claim(memory.root, WHERE)]
+            self.peer = self.parts.agent(self, root, memory=memory.root, only_expected=True)
+            self._replicas = Replicas(
+                root, memory, self.peer.free_memory, self.peer.forget, self.peer.has_room
+            )
+
+    def copy(self, copies: StagedCopies, checkpoint: str, seal: Seal) -> Replica:
+        """See `Replicator.copy`."""
+        with self.kernel.as_process(PEER_PROCESS):
+            home = self.parts.to_peer(self._replicas, seal, "memory")
+            send_attempt(copies, checkpoint, seal, home)
+            self.peer.wake()
+        return Replica(PEER)
+
+    def _replicating(self) -> Replicating | None:
+        return Replicating(self, lambda attempt: False) if self.is_replicated else None
+
+    def lose_node(self) -> None:
+        """The driver hears that the node that staged is gone."""
+        self.backlog.lose_node(NODE, "it is gone")
+
+    def peer_turns(self) -> None:
+        """As `turns`, with the other node."""
+        for _ in range(TURNS_COUNT):
+            with self.kernel.as_process(PEER_PROCESS):
+                news = self.peer.exchange(self.backlog.orders(PEER))
+                self.peer.step()
+            with self.kernel.elsewhere():
+                self.backlog.hear(PEER, news)
+                self._publish()
+
+    def end_peer(self) -> None:
+        """As `end`, with the other node."""
+        with self.kernel.as_process(PEER_PROCESS):
+            self.peer.exchange(Orders(is_closing=True))
+            self.peer.end()
+        self._tidy_home()
 
     # The driver
 

@@ -69,10 +69,16 @@ def alone(run: Run) -> None:
     run.go_on_alone()
 
 
+def replicated(run: Run) -> None:
+    run.start_peer()
+    run.report(C0, ONE)
+    run.give(C1, OTHER, links={"again": "part-00.bin"})
+
+
 SCENARIOS: dict[str, Callable[[Run], None]] = {
     story.__name__: story
     for story in (
         streamed, handed_over, found_by_another_agent, two_ranks, no_answer_at_first, tried_again,
-        alone,
+        alone, replicated,
     )
 }  # fmt: skip

@@ -31,6 +31,8 @@ ORDERS = [
     (Parts(agent=mutants.RemovesFirst), "streamed", "STAGED", "seal.json"),
     (Parts(agent=mutants.ForgetsWhatIsPutBack), "no_answer_at_first", "HELD", "the end"),
     (Parts(agent=mutants.LooksWhenTold), "found_by_another_agent", "HELD", f"make_dir {SENT}"),
+    (Parts(to_peer=mutants.CountsAtOnce), "replicated", "SEALED", "write_at peer/shm"),
+    (Parts(to_peer=mutants.RepliesFirst), "replicated", "REPLICATED", "the end"),
 ]
 
 
