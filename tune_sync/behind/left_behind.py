@@ -119,6 +119,8 @@ def mark_as(root: Path, where: str) -> Path:
     if not mark.exists():
         store, key = LocalStore(root), f"{layout.INTERNAL_DIR}/{MARK}"
         store.make_dir(layout.INTERNAL_DIR)
+        for above in (root.parents[1], root.parent, root):  # else a power cut takes all below
+            LocalStore(above).sync("")
         body = json.dumps({"format_version": 1, "experiment": where}).encode()
         replace_file(store, key, body, fresh=f"{key}.{os.getpid()}")  # others may, too
     return mark
@@ -156,7 +158,7 @@ class LeftBehind:
 
     def remove(self) -> None:
         """Remove it, and the run's directory if that is empty then."""
-        shutil.rmtree(self.root, ignore_errors=True)
+        StagedCopies(self.root).remove_all()
         with suppress(OSError):
             self.root.parent.rmdir()
 
@@ -226,17 +228,27 @@ def remove_sent(roots: Iterable[Path]) -> bool:
     has_gone = True
     for root in roots:
         aside = root.with_name(f"{root.name}.ending")
+        if not _is_removed(aside):  # an agent was killed here before: both are found by a restore
+            has_gone = False
+            continue
         with suppress(FileNotFoundError):
             root.rename(aside)
-            if _has_unsent(StagedCopies(aside)):
-                has_gone = False
-                with suppress(OSError):  # it is found by this name too
-                    aside.rename(root)
-                continue
-            shutil.rmtree(aside, ignore_errors=True)
+        if not _is_removed(aside):
+            has_gone = False
+            with suppress(OSError):  # it is found by this name too
+                aside.rename(root)
+            continue
         with suppress(OSError):  # another node of this machine may use it
             root.parent.rmdir()
     return has_gone
+
+
+def _is_removed(aside: Path) -> bool:
+    copies = StagedCopies(aside)
+    if _has_unsent(copies):
+        return False
+    copies.remove_all()
+    return True
 
 
 def _has_unsent(copies: StagedCopies) -> bool:
@@ -266,7 +278,7 @@ def move_to_disk(memory: Path, disk: Path) -> bool:
         logger.warning("%s stays in memory: it cannot be moved to %s: %s", memory, disk, error)
         return False
     logger.warning("moved what was staged in %s to %s: nobody sends it now", memory, disk)
-    shutil.rmtree(memory, ignore_errors=True)
+    source.remove_all()
     with suppress(OSError):
         memory.parent.rmdir()
     return True
@@ -340,7 +352,9 @@ def _send(copies: StagedCopies, checkpoint: str, seal: Seal, home: Home) -> bool
         return False
     try:
         send_attempt(copies, checkpoint, seal, home)
-    except (DamagedError, ImmutableError, PathRefusedError) as error:
+    except (DamagedError, ImmutableError, PathRefusedError, FileNotFoundError) as error:
+        if isinstance(error, FileNotFoundError) and copies.is_there(checkpoint, seal):
+            raise  # of the destination
         logger.error("%s cannot be sent: %s", checkpoint, error)
         return False
     return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -162,6 +161,6 @@ class NodeCopies:
     def remove_all(self) -> None:
         """Remove the directories themselves."""
         for copies in self.roots:
-            shutil.rmtree(copies.root, ignore_errors=True)
+            copies.remove_all()
             with suppress(OSError):  # another node of this machine may use it
                 copies.root.parent.rmdir()

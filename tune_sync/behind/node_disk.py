@@ -1,7 +1,8 @@
 """`NodeDisk`: attempts on this node's own disk. No report waits for the disk: an agent does, later.
 
 ```
-<staging>/<run>/<node>/.tune_sync/making/<process>/…   directories to be filled and handed over
+<staging>/<run>/<node>/.tune_sync/making/<process>/…   directories to be filled and handed over;
+                                                       attempts, before they have their place
                                   staging/…            attempts
 ```
 
@@ -13,12 +14,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
+import uuid
 from contextlib import suppress
 from pathlib import Path
 
 from tune_sync import guard, layout
 from tune_sync.behind.file_calls import copy_file, is_being_written
-from tune_sync.behind.staged_copy import StagedCopies
+from tune_sync.behind.staged_copy import StagedCopies, note_writer
 from tune_sync.errors import StoreFullError
 from tune_sync.homes.home import LocalHome
 from tune_sync.manifest import FileEntry, Seal
@@ -75,6 +78,22 @@ class NodeDisk(LocalHome):
             if is_orphan(entry.key):
                 with suppress(OSError):  # all StoreErrors of a disk are
                     self.store.remove_tree(entry.key)
+
+    def _begin(self, checkpoint: str, attempt: str) -> str:
+        """An attempt is never seen without its writer: if that is killed, it is known as left."""
+        guard.checkpoint(checkpoint, self._depth)
+        attempt, made = attempt or uuid.uuid4().hex, f"{MAKING_DIR}/{owned_name()}"
+        place = layout.attempt_key(checkpoint, attempt)
+        try:
+            self.store.make_dir(f"{made}/data")
+            note_writer(self.store, made, attempt, time.time())
+            self.store.make_dir(layout.parent(place))
+            self.store.rename(made, place)
+        except BaseException:
+            with suppress(OSError):
+                self.store.remove_tree(made)
+            raise
+        return attempt
 
     def _is_moved(self, source: Path, key: str) -> bool:
         inside = layout.below(os.path.realpath(self.store.path(MAKING_DIR)), str(source))

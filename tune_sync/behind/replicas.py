@@ -106,7 +106,6 @@ class Replicas:
         self._discard(checkpoint, attempt, home)
         home.begin_as(checkpoint, attempt)
         try:
-            StagedCopies(home.root).begun(checkpoint, attempt, time.time())
             if isinstance(home, MemoryHome) and sizes:
                 data = layout.staged_key(checkpoint, attempt)
                 home.expect_all({f"{data}/{path}": size for path, size in sizes.items()})

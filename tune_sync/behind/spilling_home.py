@@ -270,13 +270,7 @@ class SpillingHome:
             raise full
 
     def _begin_here(self, checkpoint: str) -> AttemptHere:
-        name = self._local.begin(checkpoint)
-        try:
-            self._copies.begun(checkpoint, name, time.time())
-        except OSError:
-            self._copies.remove(checkpoint, name)
-            raise
-        return AttemptHere(checkpoint, name)
+        return AttemptHere(checkpoint, self._local.begin(checkpoint))
 
     def _begin_there(self, checkpoint: str) -> AttemptHere:
         name = self._destination.begin(checkpoint)

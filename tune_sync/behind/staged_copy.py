@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -34,6 +35,12 @@ STORED, SEAL = "stored.json", "seal.json"
 Later = Callable[[Callable[[], None]], None]
 
 
+def note_writer(store: LocalStore, directory: str, attempt: str, now_s: float) -> None:
+    """Note in the directory of an attempt that this process writes it, at a moment of the epoch."""
+    me = Holder.here(attempt, now_s).to_json().encode()
+    replace_file(store, f"{directory}/{WRITER}", me, is_durable=False)
+
+
 class StagedCopies:
     """Methods may be called from any thread, and process, of the node.
 
@@ -45,11 +52,6 @@ class StagedCopies:
         self.root = root
         self.store = LocalStore(root)
         self.store.setting = "staging_dir"
-
-    def begun(self, checkpoint: str, attempt: str, now_s: float) -> None:
-        """Note who writes an attempt."""
-        me = Holder.here(attempt, now_s)
-        self._mark(checkpoint, attempt, WRITER, me.to_json())
 
     def stored(self, checkpoint: str, attempt: str, stored_as: str) -> None:
         """Note that an attempt is sealed at the destination."""
@@ -146,11 +148,13 @@ class StagedCopies:
 
     def is_abandoned(self, checkpoint: str, attempt: str) -> bool:
         """Whether an attempt that is not sealed never will be: its writer has ended."""
-        try:
+        writer = None
+        with suppress(FileNotFoundError):
             writer = holder_from_json(self.store.read(self._key(checkpoint, attempt, WRITER)))
-        except FileNotFoundError:
-            return False
-        return writer is not None and writer.is_surely_dead
+        if writer is None:  # no attempt begins without: a power cut has taken it
+            return True
+        is_of_now = not writer.machine or writer.machine.startswith(f"{boot()}/")
+        return writer.is_surely_dead or not is_of_now
 
     def newest_whole(self, checkpoint: str) -> tuple[float, str] | None:
         """When a whole copy of a checkpoint was sealed, and its attempt; None if there is none.
@@ -194,6 +198,16 @@ class StagedCopies:
         with suppress(OSError):
             os.rmdir(self.store.path(f"{layout.STAGING_DIR}/{checkpoint}"))
         return True
+
+    def remove_all(self) -> None:
+        """Remove the directory itself. What says whose it is goes last: a crash may come before."""
+        for top in ("", layout.INTERNAL_DIR):
+            for entry in self.store.list(top):
+                if entry.is_dir and entry.key != layout.INTERNAL_DIR:
+                    shutil.rmtree(self.store.path(entry.key), ignore_errors=True)
+            with suppress(OSError):  # it has gone; or this disk is broken
+                self.store.sync(top)
+        shutil.rmtree(self.root, ignore_errors=True)
 
     def _clear(self, trash: str) -> None:
         with suppress(OSError):  # whoever needs the room finds it taken, and says so
