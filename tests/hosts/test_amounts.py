@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -35,15 +35,18 @@ def cluster() -> Iterator[Cluster]:
         yield running
 
 
+WANTED = {
+    "trial": ("w1", "ray::ImplicitFunc"),
+    "agent": ("head", "ray::HomeAgent"),
+    "reader": ("w2", "ray::read_back"),
+}
+
+
 def run(
-    cluster: Cluster, name: str, reports: list[dict[str, Any]], timeout_s: float = 200, **asked: Any
-) -> tuple[dict[str, Any], dict[str, Watched]]:
+    cluster: Cluster, name: str, reports: list[dict[str, Any]], timeout_s: float = 200,
+    wanted: Mapping[str, tuple[str, str]] = WANTED, **asked: Any,
+) -> tuple[dict[str, Any], dict[str, Watched]]:  # fmt: skip
     """Run the driver while the memory of all that take part is watched."""
-    wanted = {
-        "trial": ("w1", "ray::ImplicitFunc"),
-        "agent": ("head", "ray::HomeAgent"),
-        "reader": ("w2", "ray::read_back"),
-    }
     spec = {"name": name, "reports": reports, **asked}
     with watch(cluster, wanted) as watched:
         script = "tests/hosts/drivers/amounts.py"

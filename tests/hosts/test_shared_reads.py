@@ -1,4 +1,4 @@
-"""Many readers of one stored checkpoint, on two hosts, and what they cost the store."""
+"""Many readers of one stored checkpoint, on three hosts, and what they cost the store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RATE_MBIT = 80  # three seconds for the whole
 
 
 class Bed:
-    """Two workers, a head that only drives, and a store on a host of its own."""
+    """Two workers, a head that drives, and a store on a host of its own."""
 
     def __init__(self, cluster: Cluster, notes: Path) -> None:
         self.cluster = cluster
@@ -34,9 +34,10 @@ class Bed:
         counts = self.cluster.exec("store", ["cat", "/proc/net/dev"]).stdout.partition("e0:")[2]
         return int(counts.split()[8])
 
-    def read(self, name: str, memory_limit: int = 256 << 20) -> dict[str, Any]:
+    def read(self, name: str, memory_limit: int = 256 << 20, **more: Any) -> dict[str, Any]:
         """Have all of them read one checkpoint."""
         spec = {"name": name, "blob_bytes": BLOB_BYTES, "fast_path": {"memory_limit": memory_limit}}
+        spec |= more
         driver = DRIVERS / "shared_reads.py"
         found: dict[str, Any] = self.cluster.drive(
             "head", driver, [json.dumps(spec)], timeout_s=150
@@ -45,6 +46,13 @@ class Bed:
 
     def is_reading(self, name: str) -> bool:
         return (self._notes / name).exists()
+
+    def has_read(self, name: str, wave: int) -> bool:
+        return (self._notes / f"{name}.{wave}.read").exists()
+
+    def go_on(self, name: str, wave: int) -> None:
+        """Let the next hosts read."""
+        (self._notes / f"{name}.{wave}").touch()
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +76,24 @@ def test_it_is_read_from_the_store_once_and_once_a_host(bed: Bed) -> None:
     for host in HOSTS:
         inodes = {seen["inode"] for seen in found["found"] if seen["host"] == host}
         assert len(inodes) == 1, "several copies on one host"
+    assert BLOB_BYTES <= bed.sent_bytes() - before_bytes < 1.3 * BLOB_BYTES
+
+
+def test_the_third_host_takes_it_from_the_second_when_the_first_is_gone(bed: Bed) -> None:
+    before_bytes = bed.sent_bytes()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(bed.read, "handed_on", waves=[["w1"], ["w2"], ["head"]])
+        try:
+            wait_for(lambda: bed.has_read("handed_on", 0) or running.done(), "the first host")
+            bed.go_on("handed_on", 1)
+            wait_for(lambda: bed.has_read("handed_on", 1) or running.done(), "the second host")
+            bed.cluster.kill("w1")
+        finally:
+            bed.go_on("handed_on", 2)
+        found = running.result()
+    bed.cluster.start("w1")
+    assert_read(found)
+    assert all(seen["is_in_memory"] for seen in found["found"])
     assert BLOB_BYTES <= bed.sent_bytes() - before_bytes < 1.3 * BLOB_BYTES
 
 

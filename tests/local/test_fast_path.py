@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -52,12 +51,12 @@ def staged_in(shm: Path, **limits: Any) -> FastPath:
 def stumbles(config: dict[str, Any]) -> None:
     found, first, seen = tune.get_checkpoint(), 0, {}
     if found is not None:
-        start_s = time.perf_counter()
+        before_bytes = io_bytes()
         with found.as_directory() as directory:
+            seen = {"directory": directory, "moved_bytes": io_bytes() - before_bytes}
+            seen["inodes"] = inodes_below(Path(directory))
             first = int(Path(directory, "step").read_text()) + 1
             assert Path(directory, "large").stat().st_size == LARGE_BYTES
-            seen = {"directory": directory, "restore_s": time.perf_counter() - start_s}
-            seen["inode"] = Path(directory, "large").stat().st_ino
     for step in range(first, STEPS):
         if step == config.get("kill_at"):
             kill_agents()
@@ -66,14 +65,21 @@ def stumbles(config: dict[str, Any]) -> None:
             Path(made, "large").write_bytes(bytes([step]) * LARGE_BYTES)
             tune.report({"step": step, **seen}, checkpoint=Checkpoint.from_directory(made))
         if step == FAILS_AFTER and found is None:
-            Path(config["notes"]).write_text(json.dumps(inodes_in_memory(config["shm"], step)))
+            staged = [file.parent for file in files_in(config["shm"], "step")]
+            copies = [inodes_below(d) for d in staged if d.parts[-3] == f"checkpoint_{step:06d}"]
+            Path(config["notes"]).write_text(json.dumps(copies))
             raise RuntimeError("stumbled")
 
 
-def inodes_in_memory(shm: str, step: int) -> list[int]:
-    """Files of a checkpoint there, once it was reported."""
-    paths = files_in(shm, "large")
-    return [path.stat().st_ino for path in paths if path.parts[-4] == f"checkpoint_{step:06d}"]
+def inodes_below(directory: Path) -> list[list[Any]]:
+    """All files of a checkpoint."""
+    return sorted([path.name, path.stat().st_ino] for path in directory.iterdir())
+
+
+def io_bytes() -> int:
+    """What this process has read and written until now, wherever to."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("rchar", "wchar")))
 
 
 def files_in(top: str, name: str) -> list[Path]:
@@ -120,7 +126,9 @@ def test_a_trial_goes_on_from_memory_and_at_the_end_all_is_stored(
     )
     assert result.metrics["directory"].startswith(str(shm))
     before = json.loads((tmp_path / "notes").read_text())
-    assert [result.metrics["inode"]] == before, "it was copied"
+    assert [result.metrics["inodes"]] == before, "it was copied"
+    assert {name for name, _ in result.metrics["inodes"]} == {"step", "large"}
+    assert result.metrics["moved_bytes"] < LARGE_BYTES / 8, "bytes of it were moved"
     wait_for(lambda: not list((tmp_path / "staging").glob("*/*")), "the end of the staging")
 
 

@@ -28,7 +28,7 @@ from tune_sync.fastpath.budget import Budget
 from tune_sync.homes.home import Home, LocalHome, Piece
 from tune_sync.homes.store import Info
 from tune_sync.reading.brought import IDLE_S, SAY_S, STEP_BYTES, BroughtCopies, Source
-from tune_sync.reading.holders import KNOWN_COUNT, Holders
+from tune_sync.reading.holders import Holders
 
 BODY = bytes(range(256)) * 8192  # 2 MiB: not among the small files that come together
 READERS_COUNT = 8
@@ -175,6 +175,17 @@ def test_who_had_it_and_is_gone_is_not_waited_for(
     assert store.read_bytes == 2 * len(BODY), "the third one did not go to the second one"
     for there in (two, three):
         assert_whole(there)
+
+
+def test_a_third_node_takes_it_from_the_second_when_the_first_is_gone(
+    store: Store, node: Callable[[str], Node]
+) -> None:
+    one, two, three = node("one"), node("two"), node("three")
+    assert one.brought.bring(FIRST) and two.brought.bring(FIRST)
+    one.is_up = False
+    assert three.brought.bring(FIRST)
+    assert_whole(three)
+    assert store.read_bytes == len(BODY)
 
 
 def test_what_arrives_damaged_from_another_node_is_read_from_the_store(
@@ -371,12 +382,3 @@ def test_a_large_file_comes_in_steps(tmp_path: Path) -> None:
     found = here.whole()
     assert found is not None
     assert found.read(f"{FIRST}/two") == body
-
-
-def test_of_many_checkpoints_the_latest_are_known() -> None:
-    holders = Holders()
-    names = [f"t/checkpoint_{number:06d}" for number in range(KNOWN_COUNT + 1)]
-    assert [holders.join(name, "one") for name in names] == [""] * len(names)
-    assert holders.join(names[-1], "two") == "one"
-    assert holders.join(names[0], "two") == ""
-    assert holders.join(names[0], "one") == "two"

@@ -200,8 +200,9 @@ class BroughtCopies:
             return self._others.take_replica(checkpoint, have)
         if here is not None:  # of what had the name before
             self.copies.remove(checkpoint, here.attempt)
-        node = self._others.holder(checkpoint)
-        while node:
+        node, asked = self._others.holder(checkpoint), set[str]()
+        while node and node not in asked:
+            asked.add(node)
             try:
                 self._copy(self._others.copy_of(node, checkpoint), manifest)
                 return True
@@ -209,9 +210,7 @@ class BroughtCopies:
                 raise
             except (TuneSyncError, OSError) as error:
                 logger.debug("%s does not come from node %s: %s", checkpoint, node, error)
-            node, asked = self._others.holder(checkpoint, node), node
-            if node == asked:
-                break
+            node = self._others.holder(checkpoint, node)
         self._copy(home, manifest)
         return True
 

@@ -9,10 +9,14 @@ KNOWN_COUNT = 64
 
 
 class Holders:
-    """Methods may be called from any thread."""
+    """Methods may be called from any thread.
+
+    A node is only told of those that came before it: so no two ever wait for each other.
+    """
 
     def __init__(self) -> None:
-        self._nodes: dict[str, str] = {}
+        # Of each checkpoint: nodes in the order in which they came, and whether each may have it.
+        self._nodes: dict[str, dict[str, bool]] = {}
         self._nodes_lock = threading.Lock()
 
     def join(self, checkpoint: str, node: str, gone: str = "") -> str:
@@ -24,14 +28,15 @@ class Holders:
             gone: Whom it was told before, and who has it no more, or does not answer.
 
         Returns:
-            Another node; "" if there is none: from now on it is this one.
+            Another node; "" if there is none: this one asks the store.
         """
         with self._nodes_lock:
-            holder = self._nodes.get(checkpoint, "")
-            if holder not in ("", node, gone):
-                return holder
-            self._nodes.pop(checkpoint, None)
-            self._nodes[checkpoint] = node
+            nodes = self._nodes.pop(checkpoint, {})
+            self._nodes[checkpoint] = nodes
             while len(self._nodes) > KNOWN_COUNT:
                 del self._nodes[next(iter(self._nodes))]
-            return ""
+            nodes[node] = True
+            if gone in nodes:
+                nodes[gone] = False
+            earlier = list(nodes)[: list(nodes).index(node)]
+            return next((other for other in earlier if nodes[other]), "")

@@ -1,7 +1,7 @@
 """Checkpoints of given sizes, from a worker to the driver's node and back to another worker.
 
 Takes one JSON argument:
-    {"name": …, "room": a directory of the worker's, for what is made,
+    {"name": …, "room": a directory of the worker's, for what is made, "sync": as `search` has it,
      "reports": [{"files": [[name, size_bytes, count], …], "ours": bool, "read_back": bool}, …]}
 and tells of each report what was sent in how many pieces, how long it took and when, and whether
 the same arrived.
@@ -23,6 +23,7 @@ import xxhash
 from ray import tune
 
 import tune_sync
+from tests.hosts.drivers.search import sync_config
 from tests.hosts.drivers.sent import count_sent
 
 BLOCK_BYTES = 16 << 20
@@ -111,7 +112,9 @@ def main() -> None:
     tuner = tune.Tuner(
         tune.with_resources(train_fn, {"cpu": 1, "w1": 1}),
         param_space={"reports": asked["reports"], "room": asked.get("room", "/tmp")},
-        run_config=tune_sync.RunConfig(name=asked["name"], sync_config=tune_sync.SyncConfig()),
+        run_config=tune_sync.RunConfig(
+            name=asked["name"], sync_config=sync_config(**asked.get("sync", {}))
+        ),
     )
     result = tuner.fit()[0]
     if result.error:
