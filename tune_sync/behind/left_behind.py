@@ -226,17 +226,31 @@ def remove_sent(roots: Iterable[Path]) -> bool:
     has_gone = True
     for root in roots:
         aside = root.with_name(f"{root.name}.ending")
+        if not _is_removed(aside):  # an agent was killed here; a restore finds it by this name too
+            has_gone = False
+            continue
         with suppress(FileNotFoundError):
             root.rename(aside)
-            if _has_unsent(StagedCopies(aside)):
+            if not _is_removed(aside):
                 has_gone = False
-                with suppress(OSError):  # it is found by this name too
+                with suppress(OSError):
                     aside.rename(root)
                 continue
-            shutil.rmtree(aside, ignore_errors=True)
         with suppress(OSError):  # another node of this machine may use it
             root.parent.rmdir()
     return has_gone
+
+
+def _is_removed(root: Path) -> bool:
+    """Remove a staging directory; whether it has gone: not while anything in it is unsent."""
+    copies = StagedCopies(root)
+    if _has_unsent(copies):
+        return False
+    for checkpoint, attempt in list(copies.attempts()):  # each as a whole: a kill leaves no half
+        with suppress(OSError):
+            copies.remove(checkpoint, attempt)
+    shutil.rmtree(root, ignore_errors=True)
+    return not root.exists()
 
 
 def _has_unsent(copies: StagedCopies) -> bool:
@@ -253,16 +267,18 @@ def move_to_disk(memory: Path, disk: Path) -> bool:
     Call it when nobody uses either.
     """
     source, target = StagedCopies(memory), StagedCopies(disk)
+    mark = memory / layout.INTERNAL_DIR / MARK
     try:
+        where = str(json.loads(mark.read_text())["experiment"])
+        shutil.copystat(mark, mark_as(disk, where))  # also its time
         for checkpoint, attempt, seal in _in_order(source):
             if seal is not None:
-                _copy(source, target, checkpoint, attempt)
+                if not target.is_sealed(checkpoint, attempt):  # else who copied it was killed then
+                    target.remove(checkpoint, attempt)
+                    _copy(source, target, checkpoint, attempt)
                 _confirm(target, checkpoint, seal)
             source.remove(checkpoint, attempt)
-        (disk / layout.INTERNAL_DIR).mkdir(parents=True, exist_ok=True)
-        mark = Path(layout.INTERNAL_DIR, MARK)
-        shutil.copy2(memory / mark, disk / mark)  # also its time
-    except OSError as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         logger.warning("%s stays in memory: it cannot be moved to %s: %s", memory, disk, error)
         return False
     logger.warning("moved what was staged in %s to %s: nobody sends it now", memory, disk)
