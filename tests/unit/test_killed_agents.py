@@ -11,7 +11,7 @@ import pytest
 from tests.unit.test_left_behind import NODE, OWNER, WHERE, leave, recovered, sent
 from tests.unit.test_node_sender import FIRST, SECOND, Shaky
 from tune_sync import layout
-from tune_sync.behind.left_behind import Claim, find, move_to_disk, remove_sent
+from tune_sync.behind.left_behind import find, move_to_disk
 from tune_sync.behind.staged_copy import StagedCopies
 
 
@@ -64,15 +64,3 @@ def test_what_moves_to_the_disk_is_marked_before_it_is_there(
     assert not move_to_disk(memory, root)
     (left,) = find(staging)
     assert (left.where, left.seen_s) == (WHERE, 1.0)
-
-
-def test_who_was_killed_at_its_end_is_followed(root: Path) -> None:
-    leave(root, FIRST)
-    root.rename(root.with_name(f"{NODE}.ending"))
-    Claim(root, WHERE)
-    assert not remove_sent([root]), "that was not sent"
-    (copies,) = (StagedCopies(path) for path in root.parent.glob("*.ending"))
-    ((checkpoint, attempt),) = copies.attempts()
-    copies.stored(checkpoint, attempt, "sent")
-    assert remove_sent([root])
-    assert not root.parent.exists()

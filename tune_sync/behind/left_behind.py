@@ -226,31 +226,17 @@ def remove_sent(roots: Iterable[Path]) -> bool:
     has_gone = True
     for root in roots:
         aside = root.with_name(f"{root.name}.ending")
-        if not _is_removed(aside):  # an agent was killed here; a restore finds it by this name too
-            has_gone = False
-            continue
         with suppress(FileNotFoundError):
             root.rename(aside)
-            if not _is_removed(aside):
+            if _has_unsent(StagedCopies(aside)):
                 has_gone = False
-                with suppress(OSError):
+                with suppress(OSError):  # it is found by this name too
                     aside.rename(root)
                 continue
+            shutil.rmtree(aside, ignore_errors=True)
         with suppress(OSError):  # another node of this machine may use it
             root.parent.rmdir()
     return has_gone
-
-
-def _is_removed(root: Path) -> bool:
-    """Remove a staging directory; whether it has gone: not while anything in it is unsent."""
-    copies = StagedCopies(root)
-    if _has_unsent(copies):
-        return False
-    for checkpoint, attempt in list(copies.attempts()):  # each as a whole: a kill leaves no half
-        with suppress(OSError):
-            copies.remove(checkpoint, attempt)
-    shutil.rmtree(root, ignore_errors=True)
-    return not root.exists()
 
 
 def _has_unsent(copies: StagedCopies) -> bool:
