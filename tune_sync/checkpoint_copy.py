@@ -40,7 +40,7 @@ def fetch(checkpoint: ray.tune.Checkpoint, path: str | os.PathLike[str]) -> Path
     if target.exists():
         raise FileExistsError(f"{target} exists; choose a path that does not")
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    partial = target.with_name(f".{uuid.uuid4().hex}")
     try:
         checkpoint.to_directory(partial)
         os.rename(partial, target)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fastpath.certificates import make_certificates
 from tune_sync import FastPath
 from tune_sync.errors import ConfigError
 from tune_sync.fastpath import Tls
@@ -164,3 +166,14 @@ def test_memory_that_is_too_small_is_said_with_a_size_that_is_not(
         size_bytes = int(said.partition("--shm-size=")[2].partition("m")[0]) << 20
         used_bytes = total_bytes - free_bytes
         assert not shortage(limit_bytes, size_bytes - used_bytes, size_bytes, store_bytes)
+
+
+@pytest.mark.parametrize("is_server", [True, False])
+def test_a_key_with_a_pass_phrase_is_refused_and_nobody_is_asked(
+    tmp_path: Path, is_server: bool
+) -> None:
+    plain, locked = make_certificates(tmp_path), tmp_path / "locked.key"
+    command = ["openssl", "pkey", "-aes256", "-passout", "pass:secret", "-in", plain.key]
+    subprocess.run([*command, "-out", locked], check=True, capture_output=True)
+    with pytest.raises(ConfigError, match=r"locked\.key has a pass phrase"):
+        replace(plain, key=locked).context(is_server=is_server)

@@ -16,6 +16,7 @@ from tests.fastpath.forks import ends_well, fork
 from tune_sync.errors import ConfigError
 from tune_sync.fastpath import Slot, Slots
 from tune_sync.fastpath.folder import sweep
+from tune_sync.fastpath.placing import place_by
 from tune_sync.testing.transport_pair import wait_until
 
 MIB = 1 << 20
@@ -263,3 +264,14 @@ def test_a_fork_leaves_its_parents_slots_alone(new_slots: Callable[..., Slots]) 
     assert ends_well(fork(take_and_close))
     assert slot.path.exists()
     assert take(slots) is slot
+
+
+@pytest.mark.parametrize("name", ["n" * 255, "\u6a21" * 85])
+def test_what_is_saved_may_have_any_name_that_a_file_can_have(tmp_path: Path, name: str) -> None:
+    def fill(temporary: Path) -> None:
+        temporary.write_bytes(b"after")
+
+    (tmp_path / name).write_bytes(b"before")
+    place_by(tmp_path / name, fill)
+    assert (tmp_path / name).read_bytes() == b"after"
+    assert len(list(tmp_path.iterdir())) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,10 @@ from tests.hosts.searches import wait_for
 from tests.local.own_ray import own_ray
 from tests.local.test_periods import number_of
 from tune_sync import RunConfig, SyncConfig, restore_or_start
+from tune_sync.agents.connect import node_id
+from tune_sync.agents.refill import refill
 from tune_sync.errors import ConfigError
+from tune_sync.spec import Options, Spec
 
 STARTS_S, TIMEOUT_S = 90, 180.0
 FAR_ENOUGH = 5
@@ -74,6 +78,17 @@ def test_trials_go_on_from_the_copies_of_other_nodes(
         assert told["step"] == told["resumed_at"] + 1
         assert told["steps"][-2:] == [told["resumed_at"], told["resumed_at"] + 1]
     assert "was brought back from another node" in done.stdout + done.stderr
+
+
+def test_a_node_that_does_not_answer_is_named(
+    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("tune_sync.agents.refill.ANSWER_TIMEOUT_S", 0.0)
+    options = Options(staging_dir=str(tmp_path / "staging"))
+    with caplog.at_level(logging.WARNING, "ray.tune_sync"):
+        assert not refill(Spec("key", str(tmp_path), "x", "0" * 32, None, options))
+    assert f"node {node_id()} has not told" in caplog.text
 
 
 @pytest.mark.parametrize("sync", [{}, {"wait_for": "staged", "upload_dir": "/tmp/far"}])

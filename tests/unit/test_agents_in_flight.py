@@ -164,3 +164,32 @@ def test_flush_waits_for_chunks_that_another_thread_waits_for() -> None:
     with pytest.raises(OSError, match="lost"):
         sent.flush("part")
     other.join(TIMEOUT_S)
+
+
+class Told(threading.Condition):
+    """Tells when somebody begins to wait, and has not let go of its lock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.set()
+        return super().wait(timeout)
+
+
+def test_who_waits_for_room_takes_what_another_thread_has_sent_meanwhile() -> None:
+    sent = in_flight()
+    sent._changed = told = Told()
+    second = threading.Thread(
+        target=sent.send, args=("second", 100, lambda: arrived()), daemon=True
+    )
+
+    def start() -> Wire:
+        second.start()
+        assert told.waits.wait(TIMEOUT_S)
+        return arrived()
+
+    sent.send("first", 100, start)
+    second.join(TIMEOUT_S)
+    assert not second.is_alive()

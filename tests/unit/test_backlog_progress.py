@@ -68,6 +68,19 @@ def test_a_node_that_was_lost_while_others_were_asked_has_no_orders(backlog: Bac
     assert [(o.expected, o.wanted, o.published, o.dropped) for o in orders] == [([], [], [], [])]
 
 
+@pytest.mark.parametrize("backlog", [Backlog(), PlannedBacklog(Gate(1))])
+def test_what_a_node_has_removed_is_not_in_its_orders_any_more(backlog: Backlog) -> None:
+    for number in range(3):
+        checkpoint, attempt = f"t/checkpoint_{number:06}", f"a{number}"
+        backlog.accept(checkpoint, False, [f"{attempt}@n1"], None)
+        backlog.orders("n1")
+        backlog.hear("n1", News(held=[attempt], stored={attempt: "there"}))
+        backlog.published(checkpoint)
+        assert backlog.orders("n1").published == [attempt]
+        backlog.hear("n1", News())
+    assert backlog.orders("n1").published == []
+
+
 @pytest.mark.parametrize("with_node", [True, False])
 @pytest.mark.parametrize("keeps_all", [True, False])
 def test_what_is_lost_behind_its_trial_is_missed_where_all_is_kept(

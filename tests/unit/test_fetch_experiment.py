@@ -45,6 +45,14 @@ def fetch(syncer: Notebook, tmp_path: Path) -> Path:
     return fetch_experiment(syncer.top, tmp_path / "copy/exp", syncer)
 
 
+def test_a_copy_may_have_any_name_that_an_experiment_can_have(
+    mirrored: Notebook, tmp_path: Path
+) -> None:
+    copy = fetch_experiment(mirrored.top, tmp_path / "copy" / ("e" * 255), mirrored)
+    assert (copy / STATE).read_text() == NO_TRIALS
+    assert os.listdir(copy.parent) == [copy.name]
+
+
 def test_all_comes_back_and_the_next_run_sends_only_what_is_new(
     mirrored: Notebook, tmp_path: Path, runs: list[Run]
 ) -> None:

@@ -15,7 +15,7 @@ from tests.unit.staged import placed
 from tune_sync import layout
 from tune_sync.errors import LeaseLostError, NotStoredError
 from tune_sync.mirror.mirror import Mirror
-from tune_sync.mirror.outbox import PARCELS_DIR, join_remote
+from tune_sync.mirror.outbox import PARCELS_DIR, RETRIES, join_remote
 from tune_sync.mirror.record import RECORD_KEY
 from tune_sync.run import Run
 from tune_sync.syncers.base import Syncer
@@ -255,6 +255,34 @@ def test_files_of_trials_go_along_without_checkpoints_and_what_is_on_its_way(
     (root / "trial/plots/a b.png").write_text("**")
     run.flush(TIMEOUT_S)
     assert (syncer.top / "trial/plots/a b.png").read_text() == "**"
+
+
+def test_files_of_trials_that_failed_to_go_do_so_with_the_next_round(
+    root: Path, runs: list[Run], syncer: Notebook
+) -> None:
+    tried, is_sent = [], threading.Event()
+
+    def fails(note: str) -> bool:
+        if "result.json" not in note:
+            return False
+        tried.append(note)
+        is_late = len(tried) > RETRIES + 1
+        if is_late:
+            is_sent.set()
+        return not is_late
+
+    syncer.fails = fails
+    run = Run.open(root, "error", TIMEOUT_S, 1)
+    runs.append(run)
+    mirror = Mirror(root, str(syncer.top), syncer, 1000.0, 0.0, run.lease.check, backoff_s=0.01)
+    mirror._files_due_s = 0.0
+    (root / "trial").mkdir()
+    (root / "trial/result.json").write_text("{}")
+    mirror.begin([])
+    try:
+        assert is_sent.wait(TIMEOUT_S)
+    finally:
+        mirror.close()
 
 
 def test_a_restore_knows_what_is_there_and_deletes_what_was_deleted_since(

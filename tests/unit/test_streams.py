@@ -12,11 +12,12 @@ import pyarrow as pa
 import pytest
 
 from tune_sync import layout
-from tune_sync.errors import StoreFullError
+from tune_sync.errors import DamagedError, StoreFullError
 from tune_sync.homes.home import LocalHome, digest_of
+from tune_sync.manifest import FileEntry
 from tune_sync.testing.fault_store import Fault, FaultStore, full, os_error
 from tune_sync.transfer import chunks, streams
-from tune_sync.transfer.streams import FileStream, NullStream, ReadStream
+from tune_sync.transfer.streams import FileStream, NullStream, ReadStream, open_reader
 
 KEY = "trial/result.json"
 
@@ -190,3 +191,14 @@ def test_who_copies_gets_the_first_bytes_before_the_last_and_who_wants_all_gets_
     assert opened.read() == data
     opened.seek(10)
     assert opened.readall() == data[10:]
+
+
+def test_a_file_of_a_checkpoint_that_was_cut_short_since_it_was_opened_is_an_error(
+    home: LocalHome,
+) -> None:
+    (home.root / "f").write_bytes(DATA)
+    stream = open_reader(home, "f", "f", FileEntry("f", len(DATA), digest_of(DATA)))
+    os.truncate(home.root / "f", 50)
+    assert stream.read(100) == DATA[:50]
+    with pytest.raises(DamagedError, match="ends after 50 bytes, 200 were stored"):
+        stream.read(100)

@@ -1,4 +1,4 @@
-"""Threads that copy take turns, and none of them can stand still."""
+"""Threads that copy take turns, and none of them stands still for longer than a call."""
 
 from __future__ import annotations
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.unit.restored_run import Experiment
-from tune_sync.errors import ConfigError
+from tune_sync.errors import ConfigError, StoreFullError
 from tune_sync.homes.home import LocalHome
 from tune_sync.transfer.uploads import CHECKPOINTS_KEPT, SENT_COUNT, TOLD_COUNT, Uploads
 
@@ -141,6 +143,26 @@ def test_an_attempt_whose_thread_is_over_or_whose_seal_is_made_is_replaced(tmp_p
     uploads = Uploads()
     begin_elsewhere(uploads, home, until).join()
     assert uploads.begin(home, CHECKPOINT, 0) is uploads.find(CHECKPOINT)
+
+
+class FullHome(LocalHome):
+    """Tells that its disk is full when a large file ends."""
+
+    def finish(self, key: str) -> None:
+        raise StoreFullError(errno.ENOSPC, "the disk of the home is full")
+
+
+def test_what_went_wrong_is_told_also_if_another_thread_begins_meanwhile(tmp_path: Path) -> None:
+    uploads, home = Uploads(), FullHome(tmp_path)
+    stream = uploads.begin(home, "trial/checkpoint_000001", 0).open("large")
+    stream.write(bytes(9 << 20))
+    with suppress(StoreFullError):  # pyarrow drops it
+        stream.close()
+    go_on = threading.Event()
+    go_on.set()
+    begin_elsewhere(uploads, home, go_on).join()
+    with pytest.raises(StoreFullError):
+        uploads.seal()
 
 
 def test_of_a_rank_that_tried_twice_the_last_attempt_counts() -> None:

@@ -53,6 +53,7 @@ class InFlight:
         with self._changed:
             self._sent.append((part, size_bytes, handle))
             self._pending_count[part] += 1
+            self._changed.notify_all()  # who waits for room can wait for this now
 
     def flush(self, part: str) -> None:
         """Return when all chunks of a part arrived. Raises as `send` does."""

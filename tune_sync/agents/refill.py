@@ -52,20 +52,26 @@ def refill(spec: Spec) -> bool:
 
 
 def _offered(spec: Spec) -> list[Copy]:
-    offers = [
+    offers = {
         ray.remote(num_cpus=0, max_retries=0)(offer_here)
-        .options(scheduling_strategy=NodeAffinitySchedulingStrategy(found["NodeID"], soft=False))
-        .remote(spec.where, spec.options.staging_dir)
-        for found in ray.nodes()
-        if found["Alive"]
-    ]
-    done, _ = ray.wait(offers, num_returns=len(offers), timeout=ANSWER_TIMEOUT_S)
+        .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+        .remote(spec.where, spec.options.staging_dir): node
+        for node in (str(found["NodeID"]) for found in ray.nodes() if found["Alive"])
+    }
+    done, late = ray.wait(list(offers), num_returns=len(offers), timeout=ANSWER_TIMEOUT_S)
+    for offer in late:
+        logger.warning(
+            "node %s has not told within %.0f s what it has of %s: that is left out",
+            offers[offer], ANSWER_TIMEOUT_S, spec.where,
+        )  # fmt: skip
     copies: list[Copy] = []
     for offer in done:
         try:
             copies.append(ray.get(offer))
         except RayError as error:
-            logger.warning("a node cannot tell what it has of %s: %s", spec.where, error)
+            logger.warning(
+                "node %s cannot tell what it has of %s: %s", offers[offer], spec.where, error
+            )
     return copies
 
 

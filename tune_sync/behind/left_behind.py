@@ -265,16 +265,18 @@ def move_to_disk(memory: Path, disk: Path) -> bool:
     Call it when nobody uses either.
     """
     source, target = StagedCopies(memory), StagedCopies(disk)
+    mark = memory / layout.INTERNAL_DIR / MARK
     try:
+        where = str(json.loads(mark.read_text())["experiment"])
+        shutil.copystat(mark, mark_as(disk, where))  # also its time
         for checkpoint, attempt, seal in _in_order(source):
             if seal is not None:
-                _copy(source, target, checkpoint, attempt)
+                if not target.is_sealed(checkpoint, attempt):  # else who copied it was killed then
+                    target.remove(checkpoint, attempt)
+                    _copy(source, target, checkpoint, attempt)
                 _confirm(target, checkpoint, seal)
             source.remove(checkpoint, attempt)
-        (disk / layout.INTERNAL_DIR).mkdir(parents=True, exist_ok=True)
-        mark = Path(layout.INTERNAL_DIR, MARK)
-        shutil.copy2(memory / mark, disk / mark)  # also its time
-    except OSError as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         logger.warning("%s stays in memory: it cannot be moved to %s: %s", memory, disk, error)
         return False
     logger.warning("moved what was staged in %s to %s: nobody sends it now", memory, disk)

@@ -20,6 +20,7 @@ from tune_sync.behind.confirm import confirm
 from tune_sync.behind.node_copies import NodeCopies
 from tune_sync.behind.node_disk import NodeDisk
 from tune_sync.behind.removing import Removing
+from tune_sync.behind.settling import NO_ANSWER, Tries
 from tune_sync.behind.staged_copy import Later, StagedCopies
 from tune_sync.behind.staged_send import DamagedOnWayError, GivenUpError, send_attempt
 from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError, StoreFullError
@@ -39,7 +40,6 @@ logger = logging.getLogger("ray.tune_sync")
 LOOK_S = 2.0
 # After a failure: each client has tried for itself by then.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-NO_ANSWER = "there was no answer yet"
 
 
 class NodeSender:
@@ -61,17 +61,15 @@ class NodeSender:
     ) -> None:  # fmt: skip
         self._copies, self._memory = NodeCopies(*([memory] if memory else []), root), memory
         self._places: dict[str, StagedCopies] = {}
-        self._open_home = open_home
-        self._first_pause_s = first_pause_s
-        self._queue = SendQueue(limit_bytes, only_wanted, only_expected)
+        self._open_home, self._first_pause_s = open_home, first_pause_s
+        self._queue, self._tries = SendQueue(limit_bytes, only_wanted, only_expected), Tries()
         self._bandwidth = Bandwidth(max_bytes_per_s)
         self._seals: dict[str, Seal] = {}
         self._noted: set[str] = set()  # attempts of several ranks
         self._sent_bytes = self._stored_count = self._stored_bytes = 0
         self._error, self._confirming, self._is_ending = "", "", False
         self._changed = threading.Condition()
-        self._heard_s = time.monotonic()
-        self._disk = NodeDisk(root)
+        self._disk, self._heard_s = NodeDisk(root), time.monotonic()
         self._confirmer, self.removing = Worker("tune_sync-confirm"), Removing()
         self.scan()
         self._threads = [
@@ -93,7 +91,8 @@ class NodeSender:
             known = {item.attempt for item in self._queue.items()}
         for copies, checkpoint, attempt in self._copies.attempts():
             if attempt not in known:
-                self._take_in(copies, checkpoint, attempt, attempt in expected)
+                with suppress(OSError):  # the others are taken in all the same
+                    self._take_in(copies, checkpoint, attempt, attempt in expected)
         with self._changed:
             self._changed.notify_all()
 
@@ -150,12 +149,14 @@ class NodeSender:
 
     def is_settled(self, attempt: str) -> bool:
         """Whether an attempt is stored, or the destination does not answer, or refuses it."""
-        return self.why_not_stored(attempt) != NO_ANSWER
+        return bool(self._error) or self.why_not_stored(attempt) != NO_ANSWER
 
     def why_not_stored(self, attempt: str) -> str:
         """See `StagingAgent.why_not_stored`."""
         with self._changed:
-            why = self._queue.failed().get(attempt) or self._error or NO_ANSWER
+            self._changed.notify_all()
+            why = self._error if self._tries.failed_for(attempt) else ""
+            why = self._queue.failed().get(attempt) or why or NO_ANSWER
             return "" if self._queue.is_stored(attempt) else why
 
     def is_stored(self, attempt: str) -> bool:
@@ -217,9 +218,8 @@ class NodeSender:
         with self._changed:
             waiting = self._queue.waiting()
         for item in waiting:
-            copies = self._places.get(item.attempt)
-            with suppress(OSError):  # a disk that cannot be read tells when it is to be sent
-                if copies is not None and not copies.is_sealed(item.checkpoint, item.attempt):
+            with suppress(OSError, KeyError):  # a disk that cannot be read tells when it is sent
+                if not self._places[item.attempt].is_sealed(item.checkpoint, item.attempt):
                     self._give_up_if_gone(item)
 
     def _knows_parts(self, attempt: str) -> bool:
@@ -230,11 +230,9 @@ class NodeSender:
             items = [i for i in self._queue.items() if i.attempt in orders.parts]
             todo = [i for i in items if not self._knows_parts(i.attempt)]
         for item in todo:
-            copies = self._places.get(item.attempt)
-            if copies is None:
-                continue  # another thread has removed it
-            with suppress(StoreFullError, FileNotFoundError):  # told again the next time
-                copies.note_parts(item.checkpoint, item.attempt, orders.parts[item.attempt])
+            with suppress(OSError, KeyError):  # told again the next time, if it is there
+                copies, parts = self._places[item.attempt], orders.parts[item.attempt]
+                copies.note_parts(item.checkpoint, item.attempt, parts)
                 self._noted.add(item.attempt)
 
     def _take_in(
@@ -242,7 +240,7 @@ class NodeSender:
     ) -> None:
         try:
             seal = copies.seal(checkpoint, attempt)
-        except DamagedError as error:
+        except (DamagedError, OSError) as error:
             logger.warning("%s", error)
             return
         if seal is None:
@@ -307,12 +305,12 @@ class NodeSender:
         return [i for i in removable if self._remove(i, later if i.in_memory else None)]
 
     def _remove(self, item: Item, later: Later | None) -> bool:
-        with self._changed:
-            copies = self._places.get(item.attempt)
-        if copies is None or not copies.remove(item.checkpoint, item.attempt, later):
-            return False  # another thread was first; or it is read just now
-        self._forget(item.attempt)
-        return True
+        has_gone = False  # as it is read just now, or its disk fails; or another thread was first
+        with suppress(OSError, KeyError):
+            has_gone = self._places[item.attempt].remove(item.checkpoint, item.attempt, later)
+        if has_gone:
+            self._forget(item.attempt)
+        return has_gone
 
     def _forget(self, attempt: str) -> None:
         with self._changed:
@@ -320,6 +318,7 @@ class NodeSender:
             self._seals.pop(attempt, None)
             self._places.pop(attempt, None)
             self._noted.discard(attempt)
+            self._tries.forget(attempt)
 
     def _work(self) -> None:
         failed_count = 0
@@ -330,16 +329,16 @@ class NodeSender:
                     self._changed.wait(LOOK_S)
                 if self._is_ending:
                     return
+                number = self._tries.begin()
             if item is None:
                 continue
             failed_count = 0 if self._send(item) else failed_count + 1
             if failed_count:
-                self._pause(failed_count)
-
-    def _pause(self, failed_count: int) -> None:
-        pause_s = min(LONGEST_PAUSE_S, self._first_pause_s * 2.0 ** (failed_count - 1))
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_ending, pause_s)
+                pause_s = min(LONGEST_PAUSE_S, self._first_pause_s * 2.0 ** (failed_count - 1))
+                with self._changed:
+                    self._tries.failed(number)
+                    is_over = lambda: self._is_ending or self._tries.is_awaited  # noqa: E731
+                    self._changed.wait_for(is_over, pause_s)
 
     def _send(self, item: Item) -> bool:
         """Whether it was sent, or never will be."""

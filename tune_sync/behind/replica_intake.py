@@ -39,6 +39,7 @@ class EqualSlots:
         self._slots = Slots(
             root, memory_limit_bytes=SLOTS_COUNT * (SLOT_BYTES + (1 << 20)),
             max_checkpoints_in_memory=SLOTS_COUNT,
+            if_taken="more replicas arrive at once, and come by another way meanwhile",
         )  # fmt: skip
 
     def take(self, need_bytes: int, *, wait_s: float) -> Slot | None:

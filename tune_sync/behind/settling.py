@@ -12,6 +12,7 @@ from tune_sync.errors import StoreUnreachableError
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 LOOK_S = 0.3
+NO_ANSWER = "there was no answer yet"
 
 
 class Sender(Protocol):
@@ -21,7 +22,40 @@ class Sender(Protocol):
         """Whether an attempt is stored, or the destination does not answer."""
 
     def why_not_stored(self, attempt: str) -> str:
-        """Why an attempt is not stored yet, or never will be; "" if it is."""
+        """Why an attempt is not stored yet, or never will be; "" if it is.
+
+        NO_ANSWER if nothing was tried in vain since this was asked first; that is hurried.
+        """
+
+
+class Tries:
+    """Whether any try to send failed that began after somebody asked. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._count = self._failed = 0
+        self._asked: dict[str, int] = {}
+
+    def begin(self) -> int:
+        """A try begins; returns its number."""
+        self._count += 1
+        return self._count
+
+    def failed(self, number: int) -> None:
+        """A try has failed."""
+        self._failed = max(self._failed, number)
+
+    def failed_for(self, attempt: str) -> bool:
+        """Whether one has failed that began after this was asked of an attempt first."""
+        return self._failed > self._asked.setdefault(attempt, self._count)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody has asked since the last one began that has failed."""
+        return any(count >= self._failed for count in self._asked.values())
+
+    def forget(self, attempt: str) -> None:
+        """Nobody asks of it any more."""
+        self._asked.pop(attempt, None)
 
 
 class Settling:
@@ -52,8 +86,10 @@ class Settling:
         Raises:
             StoreUnreachableError: It is one too many that is not stored; says why.
         """
+        # What counts as a failure was tried. Else training goes on as soon as an outage is known.
+        is_settled = self._is_tried if self._most_failures else self._sender.is_settled
         end_s = self._clock() + self._timeout_s
-        while not self._sender.is_settled(attempt):
+        while not is_settled(attempt):
             if self._clock() > end_s:
                 logger.warning("%s is staged here; it is sent once the destination answers",
                                checkpoint)  # fmt: skip
@@ -61,6 +97,9 @@ class Settling:
             self._sleep(LOOK_S)
         if self._most_failures:
             self._count(checkpoint, self._sender.why_not_stored(attempt))
+
+    def _is_tried(self, attempt: str) -> bool:
+        return self._sender.why_not_stored(attempt) != NO_ANSWER
 
     def _count(self, checkpoint: str, why: str) -> None:
         self._failed_count = self._failed_count + 1 if why else 0

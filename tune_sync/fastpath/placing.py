@@ -72,7 +72,7 @@ def target_of(path: str | os.PathLike[str]) -> Path:
 @contextmanager
 def _temporary(path: Path, need_bytes: int) -> Iterator[Path]:
     _sweep(path)
-    temporary = path.with_name(f".{path.name[:128]}.{owned_name()}")
+    temporary = path.with_name(_prefix(path) + owned_name())
     try:
         with _room(path, need_bytes):
             yield temporary
@@ -83,12 +83,17 @@ def _temporary(path: Path, need_bytes: int) -> Iterator[Path]:
             temporary.unlink()
 
 
+def _prefix(path: Path) -> str:
+    """Of the names of files that become the one at `path`; its whole name may leave no room."""
+    return f".{os.fsencode(path.name)[:128].decode(errors='ignore')}."
+
+
 @functools.lru_cache(maxsize=4096)
 def _sweep(path: Path) -> None:
     """Remove what a process that was killed left of its saves to `path`; once is enough."""
     with contextlib.suppress(OSError):
         for entry in path.parent.iterdir():
-            if entry.name.startswith(f".{path.name[:128]}.") and is_orphan(entry.name):
+            if entry.name.startswith(_prefix(path)) and is_orphan(entry.name):
                 entry.unlink()
 
 

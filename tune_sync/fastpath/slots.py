@@ -31,6 +31,9 @@ _HEADROOM_BYTES = 64 << 10
 # How long to wait for a save that is on its way, before the slow way is taken.
 WAIT_S = 60.0
 WARNING_PERIOD_S = 60.0
+SAVING_SLOWLY = (
+    "saving slowly; remove files that are not needed, or set a larger max_checkpoints_in_memory"
+)
 CLOSE_WAIT_S = 30.0
 
 
@@ -55,6 +58,7 @@ class Slots:
         max_checkpoints_in_memory: Most slots of about one size.
         threads: Threads that make pages. None: by the number of processors.
         on_made: Called with each new slot, from the thread that made it.
+        if_taken: What comes of it where all are taken, and what to do, for a warning.
 
     Raises:
         ConfigError: A limit below 1.
@@ -68,6 +72,7 @@ class Slots:
         max_checkpoints_in_memory: int = SLOTS,
         threads: int | None = None,
         on_made: Callable[[Slot], None] = lambda slot: None,
+        if_taken: str = SAVING_SLOWLY,
     ) -> None:
         limit_bytes = 1 if memory_limit_bytes is None else memory_limit_bytes
         if min(max_checkpoints_in_memory, limit_bytes) < 1:
@@ -77,6 +82,7 @@ class Slots:
         self._most = max_checkpoints_in_memory
         self._threads = threads
         self._on_made = on_made
+        self._if_taken = if_taken
         self._next_warning_s = 0.0
         self._is_closed = False
         self._renew()
@@ -188,9 +194,8 @@ class Slots:
     def _warn_if_all_are_taken(self, need_bytes: int) -> None:
         if not self._is_closed and self._count(need_bytes) >= self._most:
             self._warn(
-                f"all {self._most} slots for checkpoints of {need_bytes} bytes are being filled or "
-                "hold files that are in use; saving slowly; remove files that are not needed, or "
-                "set a larger max_checkpoints_in_memory"
+                f"all {self._most} slots for {need_bytes} bytes are being filled or hold files "
+                f"that are in use; {self._if_taken}"
             )
 
     def _wait(self, deadline_s: float) -> bool:

@@ -37,7 +37,7 @@ class Tls:
         """What wraps connections.
 
         Raises:
-            ConfigError: A file cannot be read, or is none of these.
+            ConfigError: A file cannot be read, or is none of these, or the key has a pass phrase.
         """
         import ssl  # not at the top: most who read settings open no connection
 
@@ -48,13 +48,20 @@ class Tls:
         for path in self.paths:
             _check_readable(path)  # what the library says names no file
         try:
-            context.load_cert_chain(self.certificate, self.key)
+            context.load_cert_chain(self.certificate, self.key, self._no_pass_phrase)
             context.load_verify_locations(self.authority)
         except OSError as error:
             raise ConfigError(
                 f"{self} cannot be used: {error}; give files in PEM format"
             ) from error
         return context
+
+    def _no_pass_phrase(self) -> str:
+        """Else the library asks on the terminal, and waits."""
+        raise ConfigError(
+            f"{self.key} has a pass phrase, and nobody is there to type it; give a key without, in "
+            "a file that only this user can read"
+        )
 
 
 def _check_readable(path: str) -> None:

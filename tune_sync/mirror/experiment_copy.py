@@ -61,7 +61,7 @@ def fetch_experiment(
     target, remote = Path(path).expanduser().absolute(), os.fspath(remote_dir).rstrip("/")
     _check_free(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    partial = target.with_name(f".{uuid.uuid4().hex}")
     try:
         if syncer.sync_down(remote, str(partial)) is False:
             raise ConfigError(f"{type(syncer).__name__}.sync_down did not start")

@@ -224,8 +224,9 @@ class Mirror:
         try:
             self._round()
             if with_files or time.monotonic() >= self._files_due_s:
-                self._files_due_s = time.monotonic() + self._period_s
+                next_s = time.monotonic() + self._period_s
                 self._send(self._files.new_trial_files())
+                self._files_due_s = next_s
         except Exception as error:  # tried again, and raised by `flush`
             if not self._closed:
                 logger.warning("%s is behind %s: %s", self._remote, self._root, error)

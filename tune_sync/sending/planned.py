@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from tune_sync.layout import by_age
 from tune_sync.sending.backlog import Accepted, Backlog
@@ -37,16 +38,9 @@ class PlannedBacklog(Backlog):
 
     def orders(self, node: str) -> Orders:
         """See `Backlog.orders`."""
-        done = self._done.get(node, {})
         rank = {checkpoint: n for n, checkpoint in enumerate(self._first())}
         inside = sorted(self._gate.inside(), key=lambda c: rank.get(c, len(rank)))
-        return Orders(
-            expected=self._at(node, self._accepted),
-            wanted=self._at(node, inside),
-            published=[attempt for attempt, is_published in done.items() if is_published],
-            dropped=[attempt for attempt, is_published in done.items() if not is_published],
-            parts=self._parts_at(node),
-        )
+        return replace(super().orders(node), wanted=self._at(node, inside), held_back=())
 
     def hear(self, node: str, news: News) -> str:
         """See `Backlog.hear`. A node that cannot send now makes way for others."""

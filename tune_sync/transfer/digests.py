@@ -82,8 +82,12 @@ class Checker:
         """Take bytes that were read at `position`. What is not read in a row is not checked.
 
         Raises:
-            DamagedError: They were the last, and all of them are not what was stored.
+            DamagedError: They were the last, and all of them are not what was stored. Or there are
+                none any more, before its end.
         """
+        if self._entry is not None and not len(data) and position < self._entry.size_bytes:
+            stored = f"{self._entry.size_bytes} were stored"
+            raise self._damaged(f"it ends after {position} bytes, {stored}")
         if self._entry is None or position != self._seen_bytes or not len(data):
             return
         self._digest.update(data)

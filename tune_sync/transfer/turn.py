@@ -4,8 +4,10 @@ pyarrow copies a directory in eight threads, and Ray lets each use buffers of 64
 the whole of our budget. Whoever opens a stream takes the turn, and others wait in `open`, before
 they fill a buffer.
 
-It cannot stand still: the thread that has the turn passes, however many streams it opens, and
-if it neither works nor closes for `PATIENCE_S`, another goes ahead.
+The thread that has the turn passes, however many streams it opens, and if it neither works nor
+closes for `PATIENCE_S`, another goes ahead. While any thread is in a call, nobody does: the memory
+would be used twice. So a home that hangs holds up all until the call ends, with `sync_timeout`;
+the others would not get further there either.
 """
 
 from __future__ import annotations

@@ -209,9 +209,10 @@ class Upload:
 
     @property
     def is_over(self) -> bool:
-        """Sealed with nothing new since, or failed."""
+        """Sealed with nothing new since, or failed and told of."""
         with self._contents:
-            return self._failure is not None or not (self._changed or self._open_count)
+            is_open = self._failure is None and (self._changed or self._open_count)
+            return self._untold is None and not is_open
 
     @property
     def is_of_another_thread(self) -> bool:

@@ -95,8 +95,8 @@ class TcpTransport(Transport):
             if hello and isinstance(error, SyncTimeoutError):
                 raise
             raise PeerLostError(
-                f"{address} does not answer as tune_sync does: {error}; is it up, and is TLS used "
-                "on both hosts, or on none?"
+                f"{address} does not answer as tune_sync does: {error}; is it up, is TLS used on "
+                "both hosts, or on none, and does its log tell of too many connections?"
             ) from error
         if (failure := wire.raised(answer)) is not None:
             raise failure

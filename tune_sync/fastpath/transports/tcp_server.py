@@ -12,6 +12,7 @@ import secrets
 import socket
 import ssl
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 # Each is a thread. Peers have one connection and `Limits.stream_count`.
 MOST_CONNECTIONS = 512
 CLOSE_WAIT_S = 5.0
+# How often it says that there are more.
+SAY_S = 60.0
 
 
 @dataclass(slots=True)
@@ -63,6 +66,7 @@ class TcpServer(Server):
         self._sessions: dict[str, _Session] = {}
         self._threads: dict[threading.Thread, Stream | None] = {}
         self._is_closed = False
+        self._said_s = float("-inf")
         self.address = address_of(listener)
         threading.Thread(target=self._accept, name="tune_sync-accept", daemon=True).start()
 
@@ -98,9 +102,18 @@ class TcpServer(Server):
         with self._lock:
             if self._is_closed or len(self._threads) >= MOST_CONNECTIONS:
                 connection.close()
+                self._say_full()
                 return
             self._threads[thread] = None
         thread.start()
+
+    def _say_full(self) -> None:
+        if not self._is_closed and time.monotonic() - self._said_s >= SAY_S:
+            self._said_s = time.monotonic()
+            logger.warning(
+                "too many connections to %s: more than %d are not taken, and a process that sends "
+                "has up to %d", self.address, MOST_CONNECTIONS, 1 + self._limits.stream_count,
+            )  # fmt: skip
 
     def _serve(self, connection: socket.socket) -> None:
         try:

@@ -1,0 +1,41 @@
+"""More peers, or messages, than a node takes at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tune_sync.behind.replica_intake import SLOTS_COUNT, EqualSlots
+from tune_sync.errors import PeerLostError
+from tune_sync.fastpath.transports import Limits, Shelf, TcpTransport, tcp_server
+from tune_sync.testing.transport_contract import TOKEN
+from tune_sync.testing.transport_pair import CountingPool
+
+
+def test_a_connection_too_many_is_told_on_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tcp_server, "MOST_CONNECTIONS", 1)
+    transport = TcpTransport(TOKEN, limits=Limits(connect_timeout_s=20.0))
+    shelf = Shelf(CountingPool(tmp_path))
+    with transport.serve(shelf, "127.0.0.1") as server, transport.connect(server.address):
+        for _ in range(2):
+            with pytest.raises(PeerLostError, match="too many connections"):
+                transport.connect(server.address)
+    said = [r for r in caplog.messages if "too many connections" in r and server.address in r]
+    assert len(said) == 1
+
+
+def test_messages_that_wait_for_others_are_no_reason_to_change_settings(
+    shared_memory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    slots = EqualSlots(shared_memory)
+    try:
+        taken = [slots.take(1000, wait_s=20.0) for _ in range(SLOTS_COUNT)]
+        assert all(taken)
+        assert slots.take(1000, wait_s=0.01) is None
+    finally:
+        slots.close()
+    (said,) = caplog.messages
+    assert "more replicas arrive at once" in said and "max_checkpoints_in_memory" not in said
