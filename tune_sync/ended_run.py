@@ -36,8 +36,8 @@ def end_run(
         raise
     except Exception as error:
         raise NotStoredError(
-            f"the run ended, but not all is stored in {run.where}: {error}; what is stored: "
-            f'tune.Tuner.restore("{run.where}", trainable=...).get_results()'
+            f"the run ended, but not all is stored in {run.where}: {error}; what is stored can be "
+            f"resumed with {handler.resume_by.replace('{where}', run.where)}"
         ) from error
     finally:
         run.close()

@@ -38,7 +38,9 @@ def test_a_run_that_ends_well_gives_its_directory_back(experiment: Experiment) -
 
 def test_what_was_refused_is_named(experiment: Experiment) -> None:
     experiment.run.refused["x/trial/checkpoint_000001"] = ValueError("for a reason")
-    with pytest.raises(NotStoredError, match=r"checkpoint_000001: for a reason; what is stored"):
+    with pytest.raises(
+        NotStoredError, match=r"checkpoint_000001: for a reason; what is stored .*restore"
+    ):
         end(experiment)
     assert experiment.run.closed
 
