@@ -34,6 +34,9 @@ def end_run(
         handler.files.check(run.home, lambda: handler.connector.unstored(handler.spec))
     except LeaseLostError:
         raise
+    except KeyboardInterrupt:  # the second one: Ray takes the first for "end the run"
+        run.is_told_twice = True
+        raise
     except Exception as error:
         raise NotStoredError(
             f"the run ended, but not all is stored in {run.where}: {error}; what is stored can be "

@@ -48,6 +48,7 @@ class Run:
         versions: Which state was made after which delete.
         begun: Whether training has started.
         closed: Whether the directory was given back.
+        is_told_twice: Whether someone who waited for its end does not want to any more.
         saved_trials: Ids of the trials that the saved state names, if the run resumes one.
     """
 
@@ -68,7 +69,7 @@ class Run:
         self.publisher = Publisher(self._watched, site.where, self.home.publish_at_once)
         self._latest: dict[str, tuple[str, frozenset[str]]] = {}
         self._timeout_s, self._strict = timeout_s, strict
-        self._is_told_twice = False
+        self.is_told_twice = False
         self.refused = Refused()
         self._published_early: set[str] = set()
         self._taken: set[str] = set()
@@ -303,14 +304,10 @@ class Run:
             NotStoredError: Something that was reported is not published; names it and why.
             SyncTimeoutError: It took longer than `timeout_s`.
         """
-        try:
-            if self.behind is not None:
-                is_last = self.versions.is_last_here
-                self.behind.flush(timeout_s, between, is_last=is_last)
-            self.publisher.flush(timeout_s)
-        except KeyboardInterrupt:  # the second one: Ray takes the first for "end the run"
-            self._is_told_twice = True
-            raise
+        if self.behind is not None:
+            is_last = self.versions.is_last_here
+            self.behind.flush(timeout_s, between, is_last=is_last)
+        self.publisher.flush(timeout_s)
         if self._watched.watcher is not None:
             self._watched.watcher.flush()
         if self.refused:
@@ -324,7 +321,7 @@ class Run:
         """
         if self.closed:
             return
-        if not self._is_told_twice:
+        if not self.is_told_twice:
             self._close()
             return
         logger.warning("%s: not all is stored; nodes go on sending what they have", self.where)
@@ -359,7 +356,7 @@ class Run:
 
     def leave(self) -> None:
         """As `give_back`, of a run that is left: what else there is is for the next run to find."""
-        self._end(LAST_WAIT_S if self._is_told_twice else self._timeout_s)
+        self._end(LAST_WAIT_S if self.is_told_twice else self._timeout_s)
         self._give(self.lease.leave)
 
     def check_lease(self) -> None:
