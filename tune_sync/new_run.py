@@ -31,6 +31,7 @@ from tune_sync.buckets.environment import environment_options
 from tune_sync.buckets.url import KNOWN_TO_ARROW
 from tune_sync.config import LEFT_OUT, REPLICATED, SyncConfig
 from tune_sync.destination import Destination
+from tune_sync.environment import CHDIR, trials_work_elsewhere
 from tune_sync.errors import ConfigError
 from tune_sync.fastpath import FastPath
 from tune_sync.filesystem import SyncHandler, open_handler
@@ -51,6 +52,12 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 # Who makes a run, if it is not `run_config_kwargs`.
 RUN_CONFIG = "RunConfig"
 _API = {RUN_CONFIG: "", "tune": "", "train": 'api="train", '}
+
+LEFT_OUT_FILES = (
+    f"{CHDIR}=0: trials work outside of their own directories, and what they write at relative "
+    "paths stays on their nodes, also with sync_artifacts=True; write it into self.logdir of a "
+    f"class trainable, or leave {CHDIR} out"
+)
 
 # With sync_on_checkpoint=False state is written no more often than this: as often as Ray saves it
 # by itself. Where num_to_keep is set, Ray saves it with every few checkpoints of any trial.
@@ -90,6 +97,7 @@ def make_filesystem(
     handler = open_handler(spec, RayConnector())
     handler.is_driver = True
     handler.on_existing = on_existing
+    handler.sends_artifacts = config.sync_artifacts
     handler.resume_by = resume_by(config, place, made_by)
     handler.ways_out = ways_out(config, place, made_by)
     if experiment:
@@ -198,6 +206,7 @@ def begin_home(handler: SyncHandler) -> Any:
         TransportMissingError: The transport that is required cannot be used.
     """
     spec = handler.spec
+    warn_of_left_out(handler)
     if spec.scheme:
         address = start_bucket(storage_options.kept(spec.key) or environment_options())
     else:
@@ -211,6 +220,12 @@ def begin_home(handler: SyncHandler) -> Any:
     check_transports(spec.options, node_id())
     handler.spec = replace(spec, address=address)
     return note_run(handler.spec)
+
+
+def warn_of_left_out(handler: SyncHandler) -> None:
+    """Warn where artifacts are asked for, and trials write outside of what is sent."""
+    if handler.sends_artifacts and trials_work_elsewhere():
+        logger.warning("%s", LEFT_OUT_FILES)
 
 
 def take_left_behind(handler: SyncHandler) -> None:
