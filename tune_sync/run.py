@@ -29,7 +29,10 @@ from tune_sync.watched import WatchedCommitter, Watcher
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
-# What can be done within that is done also by who is told twice to stop.
+# How long who is told twice to stop waits. What is not done by then goes on while the process ends:
+# there Ray alone sleeps for half a second, for its log.
+LAST_MOMENT_S = 0.2
+# The same of a run that was left so, when the next one begins.
 LAST_WAIT_S = 1.0
 
 
@@ -327,7 +330,7 @@ class Run:
         logger.warning("%s: not all is stored; nodes go on sending what they have", self.where)
         thread = threading.Thread(target=self._close, name="tune_sync-close", daemon=True)
         thread.start()
-        thread.join(LAST_WAIT_S)
+        thread.join(LAST_MOMENT_S)
 
     def _close(self) -> None:
         is_all_sent = self.behind is None or self.behind.is_all_stored
