@@ -34,10 +34,13 @@ def end_run(
         handler.files.check(run.home, lambda: handler.connector.unstored(handler.spec))
     except LeaseLostError:
         raise
+    except KeyboardInterrupt:  # the second one: Ray takes the first for "end the run"
+        run.is_told_twice = True
+        raise
     except Exception as error:
         raise NotStoredError(
-            f"the run ended, but not all is stored in {run.where}: {error}; what is stored: "
-            f'tune.Tuner.restore("{run.where}", trainable=...).get_results()'
+            f"the run ended, but not all is stored in {run.where}: {error}; what is stored can be "
+            f"resumed with {handler.resume_by.replace('{where}', run.where)}"
         ) from error
     finally:
         run.close()

@@ -1,4 +1,4 @@
-"""What the environment says to every process that uses tune_sync: how much it logs."""
+"""What the environment says to every process that uses tune_sync, and to trials of Ray."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 
 from tune_sync.errors import ConfigError
 
+# Of Ray: whether a trial works in its own directory. A driver hands it on to its trials.
+CHDIR = "RAY_CHDIR_TO_TRIAL_DIR"
 LOG_LEVEL = "TUNE_SYNC_LOG_LEVEL"
 # What has to do with a run goes below "ray", which Ray shows on the driver; the rest needs no Ray.
 LOGGERS = ("ray.tune_sync", "tune_sync")
@@ -24,3 +26,8 @@ def set_log_level() -> None:
         raise ConfigError(f"{LOG_LEVEL}={wanted!r}: give one of {', '.join(LEVELS)}")
     for name in LOGGERS if wanted else ():
         logging.getLogger(name).setLevel(wanted.upper())
+
+
+def trials_work_elsewhere() -> bool:
+    """Whether Ray leaves the working directory of this driver's trials as it is."""
+    return os.environ.get(CHDIR) == "0"

@@ -98,6 +98,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         self.spec, self.connector = spec, connector
         self.run: Run | None = None
         self.is_driver, self.on_existing, self.ways_out = False, "error", ""
+        self.sends_artifacts = False  # as far as a driver knows
+        self.resume_by = 'tune.Tuner.restore("{where}", trainable=...)'
         self._home_cache: tuple[Spec, Home] | None = None
         check_key = check_object_key if spec.scheme else layout.check_key  # also where it stages
         self.uploads = Uploads(lambda report: connector.reported(self.spec, report), check_key)

@@ -103,6 +103,21 @@ def check_experiment(name: str) -> str:
     return check_key(name)
 
 
+def check_trial(directory: str) -> str:
+    """Return the name of a trial's directory if nothing else in an experiment has such names.
+
+    Raises:
+        ConfigError: A checkpoint has such a name, or our own directory.
+    """
+    if is_checkpoint_name(directory) or directory == INTERNAL_DIR:
+        owner = "our own directory" if directory == INTERNAL_DIR else "a checkpoint"
+        raise ConfigError(
+            f"the directory of a trial cannot be named {directory!r}: {owner} has such a name; "
+            "have trial_dirname_creator return another one, under another name of the experiment"
+        )
+    return directory
+
+
 def _is_a_name(key: str) -> bool:
     """Whether a disk takes it: also bytes that are no text, as Python writes them."""
     try:

@@ -28,8 +28,10 @@ from tune_sync.agents.memory_probe import check_memory
 from tune_sync.agents.probe import check_shared
 from tune_sync.agents.transport_probe import check_transports
 from tune_sync.buckets.environment import environment_options
+from tune_sync.buckets.url import KNOWN_TO_ARROW
 from tune_sync.config import LEFT_OUT, REPLICATED, SyncConfig
 from tune_sync.destination import Destination
+from tune_sync.environment import CHDIR, trials_work_elsewhere
 from tune_sync.errors import ConfigError
 from tune_sync.fastpath import FastPath
 from tune_sync.filesystem import SyncHandler, open_handler
@@ -50,6 +52,12 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 # Who makes a run, if it is not `run_config_kwargs`.
 RUN_CONFIG = "RunConfig"
 _API = {RUN_CONFIG: "", "tune": "", "train": 'api="train", '}
+
+LEFT_OUT_FILES = (
+    f"{CHDIR}=0: trials work outside of their own directories, and what they write at relative "
+    "paths stays on their nodes, also with sync_artifacts=True; write it into self.logdir of a "
+    f"class trainable, or leave {CHDIR} out"
+)
 
 # With sync_on_checkpoint=False state is written no more often than this: as often as Ray saves it
 # by itself. Where num_to_keep is set, Ray saves it with every few checkpoints of any trial.
@@ -89,6 +97,8 @@ def make_filesystem(
     handler = open_handler(spec, RayConnector())
     handler.is_driver = True
     handler.on_existing = on_existing
+    handler.sends_artifacts = config.sync_artifacts
+    handler.resume_by = resume_by(config, place, made_by)
     handler.ways_out = ways_out(config, place, made_by)
     if experiment:
         handler.bind(experiment)
@@ -112,22 +122,34 @@ def _memory_options(fast_path: FastPath | None) -> dict[str, Any]:
     }
 
 
-def ways_out(config: SyncConfig, place: Destination, made_by: str) -> str:
-    """What to do where an earlier experiment has the name; "{where}" stands for its directory.
+def resume_by(config: SyncConfig, place: Destination, made_by: str) -> str:
+    """The call that goes on from a run, as text; "{where}" stands for its directory.
 
     Args:
         config: The run's settings.
         place: Its storage path.
         made_by: `RUN_CONFIG`, or `run_config_kwargs`'s `api`: "tune" or "train".
     """
-    by_kwargs = f'run_config_kwargs(..., {_API[made_by]}on_existing="{{}}")'
-    if made_by == RUN_CONFIG:
-        resume = 'tune.Tuner.restore("{where}", trainable=...)'
-        aside = "move it aside with tune_sync.RunConfig(overwrite=True)"
-    else:
+    if made_by != RUN_CONFIG:
         more = " and tune.run(..., resume=True)" if made_by == "tune" else ""
-        resume = by_kwargs.format("resume") + more
-        aside = f"move it aside with {by_kwargs.format('move_aside')}"
+        return _by_kwargs(made_by, "resume") + more
+    options = config.bucket_options or environment_options() if place.scheme else None
+    if options or place.scheme not in ("", *KNOWN_TO_ARROW):
+        more = ", storage_options" if config.bucket_options else ""
+        return f'tune.Tuner.restore(trainable=..., **restore_kwargs("{{where}}"{more}))'
+    return 'tune.Tuner.restore("{where}", trainable=...)'
+
+
+def _by_kwargs(made_by: str, on_existing: str) -> str:
+    return f'run_config_kwargs(..., {_API[made_by]}on_existing="{on_existing}")'
+
+
+def ways_out(config: SyncConfig, place: Destination, made_by: str) -> str:
+    """What to do where an earlier experiment has the name. Arguments as of `resume_by`."""
+    resume = resume_by(config, place, made_by)
+    aside = "move it aside with tune_sync.RunConfig(overwrite=True)"
+    if made_by != RUN_CONFIG:
+        aside = f"move it aside with {_by_kwargs(made_by, 'move_aside')}"
     if place.scheme:
         aside = "delete it first"
     elif config.own_syncer is not None:
@@ -184,6 +206,7 @@ def begin_home(handler: SyncHandler) -> Any:
         TransportMissingError: The transport that is required cannot be used.
     """
     spec = handler.spec
+    warn_of_left_out(handler)
     if spec.scheme:
         address = start_bucket(storage_options.kept(spec.key) or environment_options())
     else:
@@ -197,6 +220,12 @@ def begin_home(handler: SyncHandler) -> Any:
     check_transports(spec.options, node_id())
     handler.spec = replace(spec, address=address)
     return note_run(handler.spec)
+
+
+def warn_of_left_out(handler: SyncHandler) -> None:
+    """Warn where artifacts are asked for, and trials write outside of what is sent."""
+    if handler.sends_artifacts and trials_work_elsewhere():
+        logger.warning("%s", LEFT_OUT_FILES)
 
 
 def take_left_behind(handler: SyncHandler) -> None:

@@ -12,8 +12,8 @@ WORKERS_COUNT = 8
 class Paced:
     """Methods may be called from any thread. Jobs keep their errors to themselves.
 
-    The first job of a name is done by its caller. One that comes too soon after it is done by a
-    thread when its time has come; if another one of that name comes first, it is never done.
+    The first job of a name is done by its caller, if that may wait. Others are done by a thread
+    when their time has come; if another one of that name comes first, they are never done.
 
     Args:
         period_s: From the end of a job to the start of the next one of that name.
@@ -29,12 +29,17 @@ class Paced:
         self._threads_count = 0
         self._jobs_changed = threading.Condition()
 
-    def do(self, name: str, job: Callable[[], None], drop: Callable[[], None]) -> None:
-        """Do a job now, or have it done once its time has come; `drop` if it is never done."""
+    def do(
+        self, name: str, job: Callable[[], None], drop: Callable[[], None], *, waits: bool = True
+    ) -> None:
+        """Do a job now, or have it done once its time has come; `drop` if it is never done.
+
+        `waits`: whether the caller may be held up by the job.
+        """
         with self._jobs_changed:
-            must_wait = name in self._running or name in self._waiting or self._wait_s(name) > 0
+            comes_later = name in self._running or name in self._waiting or self._wait_s(name) > 0
             older = self._waiting.get(name)
-            if must_wait:
+            if comes_later or not waits:
                 self._waiting[name] = (job, drop)
                 self._start_thread()
                 self._jobs_changed.notify_all()
@@ -42,7 +47,7 @@ class Paced:
                 self._running.add(name)
         if older is not None:
             older[1]()
-        if not must_wait:
+        if not comes_later and waits:
             self._run(name, job)
 
     def flush(self, timeout_s: float) -> bool:
@@ -66,7 +71,8 @@ class Paced:
 
     def _start_thread(self) -> None:
         """One more, if there is work for it. They end when nothing waits."""
-        if self._threads_count < min(WORKERS_COUNT, len(self._waiting)):
+        under_way_count = len(self._waiting) + len(self._running)
+        if self._threads_count < min(WORKERS_COUNT, under_way_count):
             self._threads_count += 1
             threading.Thread(target=self._work, name="tune_sync-paced", daemon=True).start()
 

@@ -259,7 +259,11 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             self._handler.run.versions.made()
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Publish what the trial is about to load, if that is still to be done."""
+        """Publish what the trial is about to load, if that is still to be done.
+
+        Raises ConfigError for a trial whose directory is named as `layout.check_trial` refuses.
+        """
+        layout.check_trial(ray_records.directory_of(trial))
         self._saves.started(trial)
         self._saves.register(trial)
         run = self._handler.start()

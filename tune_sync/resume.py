@@ -114,4 +114,4 @@ def _place_of(handler: SyncHandler) -> dict[str, Any]:
     if not spec.scheme:
         return {"path": handler.experiment_root}
     url = BucketUrl(spec.scheme, handler.experiment_root)
-    return restore_kwargs(url.for_restore, handler.connector.storage_options(spec) or None)
+    return restore_kwargs(str(url), handler.connector.storage_options(spec) or None)

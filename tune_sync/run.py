@@ -29,7 +29,10 @@ from tune_sync.watched import WatchedCommitter, Watcher
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
-# What can be done within that is done also by who is told twice to stop.
+# How long who is told twice to stop waits. What is not done by then goes on while the process ends:
+# there Ray alone sleeps for half a second, for its log.
+LAST_MOMENT_S = 0.2
+# The same of a run that was left so, when the next one begins.
 LAST_WAIT_S = 1.0
 
 
@@ -48,6 +51,7 @@ class Run:
         versions: Which state was made after which delete.
         begun: Whether training has started.
         closed: Whether the directory was given back.
+        is_told_twice: Whether someone who waited for its end does not want to any more.
         saved_trials: Ids of the trials that the saved state names, if the run resumes one.
     """
 
@@ -68,7 +72,7 @@ class Run:
         self.publisher = Publisher(self._watched, site.where, self.home.publish_at_once)
         self._latest: dict[str, tuple[str, frozenset[str]]] = {}
         self._timeout_s, self._strict = timeout_s, strict
-        self._is_told_twice = False
+        self.is_told_twice = False
         self.refused = Refused()
         self._published_early: set[str] = set()
         self._taken: set[str] = set()
@@ -303,14 +307,10 @@ class Run:
             NotStoredError: Something that was reported is not published; names it and why.
             SyncTimeoutError: It took longer than `timeout_s`.
         """
-        try:
-            if self.behind is not None:
-                is_last = self.versions.is_last_here
-                self.behind.flush(timeout_s, between, is_last=is_last)
-            self.publisher.flush(timeout_s)
-        except KeyboardInterrupt:  # the second one: Ray takes the first for "end the run"
-            self._is_told_twice = True
-            raise
+        if self.behind is not None:
+            is_last = self.versions.is_last_here
+            self.behind.flush(timeout_s, between, is_last=is_last)
+        self.publisher.flush(timeout_s)
         if self._watched.watcher is not None:
             self._watched.watcher.flush()
         if self.refused:
@@ -324,13 +324,13 @@ class Run:
         """
         if self.closed:
             return
-        if not self._is_told_twice:
+        if not self.is_told_twice:
             self._close()
             return
         logger.warning("%s: not all is stored; nodes go on sending what they have", self.where)
         thread = threading.Thread(target=self._close, name="tune_sync-close", daemon=True)
         thread.start()
-        thread.join(LAST_WAIT_S)
+        thread.join(LAST_MOMENT_S)
 
     def _close(self) -> None:
         is_all_sent = self.behind is None or self.behind.is_all_stored
@@ -359,7 +359,7 @@ class Run:
 
     def leave(self) -> None:
         """As `give_back`, of a run that is left: what else there is is for the next run to find."""
-        self._end(LAST_WAIT_S if self._is_told_twice else self._timeout_s)
+        self._end(LAST_WAIT_S if self.is_told_twice else self._timeout_s)
         self._give(self.lease.leave)
 
     def check_lease(self) -> None:

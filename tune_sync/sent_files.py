@@ -91,7 +91,9 @@ class SentFiles:
             return
         with self._known:
             paced = self._paced = self._paced or Paced(run.home.rewrite_s)
-        paced.do(key, lambda: self._commit_in_turn(stream, key, durable, run), stream.drop)
+        # With `num_to_keep` the control loop waits for each state to be copied.
+        put = partial(self._commit_in_turn, stream, key, durable, run)
+        paced.do(key, put, stream.drop, waits=not run.begun)
 
     def flush(self, timeout_s: float) -> None:
         """Return when all that waits for its turn is in its place.

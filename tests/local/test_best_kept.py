@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from tune_sync import RunConfig, SyncConfig
 TRIALS, STEPS, KEPT = 4, 4, 2
 SCORES = {(trial, step): (trial * 7 + step * 11) % 41 for trial in range(TRIALS)
           for step in range(STEPS)}  # fmt: skip
+MIB, AT_ONCE = 1 << 20, 2  # Ray has so many CPUs
 BEST = sorted(SCORES, key=lambda of: SCORES[of])[-KEPT:]
 
 
@@ -122,3 +124,68 @@ def test_a_restore_keeps_the_best_of_before_and_after(local_ray: None, tmp_path:
     assert what_is_there(root) == sorted(BEST)
     state = json.loads(newest_state(root))
     assert len(state["trial_data"]) == TRIALS
+
+
+def shuffled(trial: int, step: int) -> int:
+    """A score that no two reports have."""
+    return (7919 * trial + 104_729 * step) % 1_000_003
+
+
+def large(config: dict[str, Any]) -> None:
+    """Reports checkpoints of a size; they differ."""
+    trial = config["trial"]
+    for step in range(config["steps"]):
+        with tempfile.TemporaryDirectory() as made:
+            write_checkpoint(Path(made), {"blob_bytes": config["bytes"]}, {"of": [trial, step]})
+            checkpoint = tune.Checkpoint.from_directory(made)
+            tune.report({"score": shuffled(trial, step)}, checkpoint=checkpoint)
+
+
+@contextmanager
+def measured(directory: Path) -> Iterator[list[int]]:
+    """Notes all the time how many bytes a directory takes."""
+    sizes, is_over = [0], threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(0.02):
+            size_bytes = 0
+            for top, _, names in os.walk(directory):
+                for name in names:
+                    with suppress(FileNotFoundError):  # it went just then
+                        size_bytes += os.stat(os.path.join(top, name)).st_size
+            sizes.append(size_bytes)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    yield sizes
+    is_over.set()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("trials", "steps", "size_bytes"),
+    [(8, 5, MIB), pytest.param(50, 10, 4 * MIB, marks=pytest.mark.slow)],
+)
+def test_the_best_five_of_many_are_left_and_a_node_stages_two_of_each_that_runs_at_most(
+    local_ray: None, tmp_path: Path, trials: int, steps: int, size_bytes: int
+) -> None:
+    limit_bytes = AT_ONCE * size_bytes  # reports that begin below it may go beyond
+    sync = SyncConfig(
+        upload_dir=tmp_path / "far", wait_for="staged", keep_best=5,
+        staging_dir=tmp_path / "staging", staging_limit_bytes=limit_bytes,
+    )  # fmt: skip
+    score = tune.CheckpointConfig(checkpoint_score_attribute="score")
+    space = {"trial": tune.grid_search(list(range(trials))), "steps": steps, "bytes": size_bytes}
+    tuner = tune.Tuner(
+        large, param_space=space, tune_config=tune.TuneConfig(reuse_actors=True),
+        run_config=RunConfig(name="x", verbose=0, checkpoint_config=score, sync_config=sync),
+    )  # fmt: skip
+    with measured(tmp_path / "staging") as staged_bytes:
+        results = tuner.fit()
+    assert not results.errors
+    assert 0 < max(staged_bytes) <= 1.1 * 2 * limit_bytes
+    reports = [(trial, step) for trial in range(trials) for step in range(steps)]
+    best = sorted(reports, key=lambda of: shuffled(*of))[-5:]
+    there = (tmp_path / "far/x").glob("*/checkpoint_*")
+    assert sorted(tuple(read_checkpoint(path)["of"]) for path in there) == sorted(best)
+    assert recorded(tmp_path / "far/x") == 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import tempfile
 import time
 from pathlib import Path
@@ -14,12 +15,14 @@ from ray.tune.schedulers import PopulationBasedTraining
 
 from tests.hosts.drivers.trainables import read_checkpoint, write_checkpoint
 from tests.hosts.searches import wait_for
-from tests.local.test_periods import is_whole, named, newest_state, watched
+from tests.local.test_periods import is_whole, named, newest_state, published, watched
 from tune_sync import RunConfig, SyncConfig
 
 STEPS, PAUSE_S, INTERVAL = 14, 0.3, 3
 SLOW_S = 3.0
 RATES = [0.1, 0.2]
+MEMBERS, LONGEST_S = 6, 0.5
+SEEDS = range(1, 20)
 KEPT_COUNT = INTERVAL + 1  # with fewer, one is gone when another trial is told to clone it
 
 
@@ -87,3 +90,97 @@ def test_what_a_clone_goes_on_from_is_there(
     assert wrong == []
     found = named(newest_state(far / "x"), far / "x")
     assert all(is_whole(far / "x", path) for _, names in found for path in names)
+
+
+class Member(tune.Trainable):  # type: ignore[misc]
+    """One of a population: its scores are dice, so that everyone is cloned at some time."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.step_done, self.clones_count = -1, 0
+        self.dice = random.Random(f"{config['seed']} {self.trial_id}")
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.setup(new_config)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        self.step_done += 1
+        return {
+            "score": self.dice.random(), "clones_count": self.clones_count,
+            "done": self.step_done + 1 >= self.config["steps"],
+        }  # fmt: skip
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        state = {"step": self.step_done, "clones_count": self.clones_count, "trial": self.trial_id}
+        write_checkpoint(Path(checkpoint_dir), {}, state)
+
+    def load_checkpoint(self, checkpoint_dir: str) -> None:
+        state = read_checkpoint(Path(checkpoint_dir))
+        self.step_done = state["step"]
+        self.clones_count = state["clones_count"] + (state["trial"] != self.trial_id)
+
+
+class SlowDeletes(tune.Callback):  # type: ignore[misc]
+    """Each delete of a checkpoint waits for a while that dice say."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice, self.handler = random.Random(seed), None
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        if self.handler is None:
+            self.handler = trial.storage.storage_filesystem.handler
+            self.handler.run.watch(self)
+
+    def recorded(self, checkpoint: str) -> None:
+        """See `Watcher.recorded`."""
+
+    def retiring(self, checkpoint: str) -> None:
+        time.sleep(self.dice.uniform(0, LONGEST_S))
+
+    def state_written(self) -> None:
+        """See `Watcher.state_written`."""
+
+    def flush(self) -> None:
+        """See `Watcher.flush`."""
+
+    def close(self) -> None:
+        """See `Watcher.close`."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tune.Callback, ()  # into the saved settings
+
+
+@pytest.mark.parametrize(
+    ("seed", "steps"),
+    [(0, 6), *(pytest.param(seed, 40, marks=pytest.mark.slow) for seed in SEEDS)],
+)
+def test_a_population_that_keeps_one_and_changes_at_each_step_finds_what_it_loads(
+    local_ray: None, tmp_path: Path, seed: int, steps: int
+) -> None:
+    random.seed(seed)
+    scheduler = PopulationBasedTraining(
+        time_attr="training_iteration", metric="score", mode="max", quantile_fraction=0.5,
+        perturbation_interval=1, hyperparam_mutations={"rate": RATES},
+    )  # fmt: skip
+    results = tune.Tuner(
+        tune.with_resources(Member, {"cpu": 0.3}),
+        param_space={"rate": 0.1, "seed": seed, "steps": steps},
+        tune_config=tune.TuneConfig(
+            num_samples=MEMBERS, scheduler=scheduler, reuse_actors=True
+        ),
+        run_config=RunConfig(
+            name="x", storage_path=tmp_path, verbose=0, callbacks=[SlowDeletes(seed)],
+            checkpoint_config=tune.CheckpointConfig(
+                num_to_keep=1, checkpoint_frequency=1, checkpoint_at_end=True
+            ),
+        ),
+    ).fit()  # fmt: skip
+    assert not results.errors
+    assert any(result.metrics["clones_count"] for result in results)
+    root = tmp_path / "x"
+    assert len(results) == MEMBERS
+    for result in results:
+        (left,) = Path(result.path).glob("checkpoint_*")
+        assert read_checkpoint(left)["step"] == result.metrics["training_iteration"] - 1
+        assert is_whole(root, left)
+    assert {len(numbers) for numbers in published(root).values()} == {1}

@@ -11,6 +11,7 @@ from ray import tune
 
 from tests.hosts.drivers.trainables import train_n
 from tune_sync import RunConfig, SyncConfig, run_config_kwargs
+from tune_sync.errors import ConfigError
 
 
 @pytest.fixture
@@ -60,6 +61,18 @@ def test_a_file_url_is_a_path(places: dict[str, Path]) -> None:
     assert RunConfig(storage_path=url).storage_path == str(places["elsewhere"] / "r")
     shared = RunConfig(sync_config=SyncConfig(upload_dir=url))
     assert shared.storage_path == str(places["elsewhere"] / "r")
+
+
+def test_a_trial_that_is_named_like_a_checkpoint_is_refused_before_it_trains(
+    local_ray: None, tmp_path: Path
+) -> None:
+    tuner = tune.Tuner(
+        train_n, run_config=RunConfig(name="x", storage_path=tmp_path, verbose=0),
+        tune_config=tune.TuneConfig(trial_dirname_creator=lambda trial: "checkpoint_000007"),
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"'checkpoint_000007'.*trial_dirname_creator"):
+        tuner.fit()
+    assert not list(tmp_path.glob("x/*/checkpoint_*"))
 
 
 def wanders(config: dict[str, Any]) -> None:

@@ -62,7 +62,7 @@ def test_the_account_of_azure_is_told_where_it_belongs() -> None:
 
 def test_paths_of_xrootd_are_written_as_absolute_ones() -> None:
     url = parse_bucket_url("root://host:1094/a b/c")
-    assert url.for_restore == "fsspec+root://host:1094//a%20b/c"
+    assert str(url) == "root://host:1094//a%20b/c"
 
 
 def test_paths_and_drives_are_no_buckets() -> None:

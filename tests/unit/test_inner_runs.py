@@ -77,7 +77,7 @@ def check_tidy(site: Site) -> None:
 
 def test_cleanup_tidies_it_and_names_it_by_the_experiment(site: Site) -> None:
     crashed(site)
-    found = cleanup(site.where.removeprefix("fsspec+"))
+    found = cleanup(site.where)
     assert (found.completed, found.dropped) == ((f"{INNER}/{WHOLE}",), (f"{INNER}/{HALF}",))
     check_tidy(site)
 
@@ -106,7 +106,7 @@ def save_state(home: Home) -> None:
 def test_cleanup_of_the_trainers_own_directory_says_what_to_give(site: Site) -> None:
     crashed(site)
     with pytest.raises(ConfigError, match="directory of the experiment"):
-        cleanup(site.inside(INNER).where.removeprefix("fsspec+"))
+        cleanup(site.inside(INNER).where)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tune_sync.layout import (
     check_experiment,
     check_inside,
     check_key,
+    check_trial,
     classify,
     is_checkpoint_name,
 )
@@ -166,3 +167,17 @@ def test_what_no_directory_can_be_called_is_no_name_of_an_experiment(name: str) 
 @pytest.mark.parametrize("name", ["x", "x" * 255, "a b", "ä", "group/x", "a\\b"])
 def test_any_other_is(name: str) -> None:
     assert check_experiment(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["checkpoint_000000", "checkpoint_1000000", "checkpoint_2026-01-31_10-20-30.5", ".tune_sync"],
+)
+def test_a_trial_is_not_named_as_a_checkpoint_or_as_what_is_ours(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name!r}.*trial_dirname_creator"):
+        check_trial(name)
+
+
+@pytest.mark.parametrize("name", ["", "checkpoint", "checkpoint_0", "train_checkpoint_000000"])
+def test_a_trial_may_have_any_other_name(name: str) -> None:
+    assert check_trial(name) == name

@@ -144,7 +144,7 @@ def test_what_still_publishes_when_it_was_told_twice_loses_its_lease_first(
             first.publish(checkpoint, False, [attempt])
         saved(first)
         reached.wait()
-        first._is_told_twice = True
+        first.is_told_twice = True
         first.close()
 
     call_of_ray()(fit)

@@ -55,6 +55,20 @@ def test_one_that_is_under_way_is_never_joined_by_a_second() -> None:
     assert order == ["slow", "next"]
 
 
+def test_what_its_caller_must_not_wait_for_is_done_by_a_thread() -> None:
+    paced, may_end, done = Paced(0.0), threading.Event(), []
+
+    def slow() -> None:
+        may_end.wait(TIMEOUT_S)
+        done.append("slow")
+
+    paced.do("x", slow, lambda: None, waits=False)
+    assert not done
+    may_end.set()
+    assert paced.flush(TIMEOUT_S)
+    assert done == ["slow"]
+
+
 def test_it_works_again_after_a_rest() -> None:
     paced, done = Paced(0.01), []
     for number in range(5):

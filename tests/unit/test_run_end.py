@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from tune_sync.homes.lease import read_holder
 from tune_sync.layout import LEASE_KEY, checkpoint_name
 from tune_sync.ray_adapter import SyncCallback
 from tune_sync.testing.fault_store import Fault, FaultStore, os_error
+
+LIMIT_S = 20.0
 
 
 @pytest.fixture
@@ -38,7 +41,9 @@ def test_a_run_that_ends_well_gives_its_directory_back(experiment: Experiment) -
 
 def test_what_was_refused_is_named(experiment: Experiment) -> None:
     experiment.run.refused["x/trial/checkpoint_000001"] = ValueError("for a reason")
-    with pytest.raises(NotStoredError, match=r"checkpoint_000001: for a reason; what is stored"):
+    with pytest.raises(
+        NotStoredError, match=r"checkpoint_000001: for a reason; what is stored .*restore"
+    ):
         end(experiment)
     assert experiment.run.closed
 
@@ -106,3 +111,55 @@ def test_an_end_that_cannot_find_out_what_trials_stored_says_so(
     with pytest.raises(NotStoredError, match="state: no room; files of trials: the home agent"):
         end(experiment)
     assert experiment.run.closed
+
+
+class SecondPlace:
+    """One that somebody interrupts where it is told to, and that closes only when it may."""
+
+    def __init__(self, *, is_interrupted: bool) -> None:
+        self.is_interrupted, self.may_close = is_interrupted, threading.Event()
+
+    def recorded(self, checkpoint: str) -> None:
+        pass
+
+    def retiring(self, checkpoint: str) -> None:
+        pass
+
+    def state_written(self) -> None:
+        pass
+
+    def flush(self) -> None:
+        if self.is_interrupted:
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        self.may_close.wait()
+
+
+@pytest.mark.parametrize("waits_for", ["state", "second place"])
+def test_who_is_told_twice_to_stop_waits_for_nothing(
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch, waits_for: str
+) -> None:
+    """Ray takes the first Ctrl-C for the end of the run, and the second one comes in that."""
+    place, told = SecondPlace(is_interrupted=waits_for != "state"), list[BaseException]()
+    experiment.run.watch(place)
+
+    def interrupted(timeout_s: float) -> None:
+        raise KeyboardInterrupt
+
+    if waits_for == "state":
+        monkeypatch.setattr(experiment.filesystem.handler.files, "flush", interrupted)
+
+    def stop() -> None:
+        try:
+            end(experiment)
+        except KeyboardInterrupt as error:
+            told.append(error)
+
+    thread = threading.Thread(target=stop, daemon=True)
+    thread.start()
+    thread.join(LIMIT_S)
+    is_over = not thread.is_alive()
+    place.may_close.set()
+    thread.join()
+    assert is_over and told

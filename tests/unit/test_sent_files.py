@@ -52,8 +52,9 @@ def test_state_that_changes_all_the_time_is_put_once_a_second_and_its_last_versi
     home = BucketHome(bucket)
     told = Told(home.committer)
     run: Any = SimpleNamespace(
-        home=home, publisher=told, state_written=told.state_written, corrections=Corrections()
-    )
+        home=home, publisher=told, state_written=told.state_written, corrections=Corrections(),
+        begun=True,
+    )  # fmt: skip
     start_s = time.monotonic()
     for number in range(60):
         stream = FileStream(home, KEY, lambda s: files.commit(s, KEY, Kind.STATE, run, TIMEOUT_S))
@@ -68,6 +69,41 @@ def test_state_that_changes_all_the_time_is_put_once_a_second_and_its_last_versi
     assert 1 <= len(gaps) <= loop_s + 3 and min(gaps) >= 1.0
     assert run.publisher.states_count == len(bucket.put_s)
     assert not home._incoming and not files.unstored
+    run.publisher.close(TIMEOUT_S)
+
+
+class HungBucket(MemoryBucket):
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = threading.Event()
+
+    def put(self, key: str, data: bytes, **options: Any) -> str:
+        self.answers.wait()
+        return super().put(key, data, **options)
+
+
+def test_in_training_nobody_waits_for_state_that_a_bucket_does_not_take() -> None:
+    """Not for the first of a while either, which could be put at once."""
+    bucket, files, copied = HungBucket(), SentFiles(), threading.Event()
+    home = BucketHome(bucket)
+    told = Told(home.committer)
+    run: Any = SimpleNamespace(
+        home=home, publisher=told, state_written=told.state_written, corrections=Corrections(),
+        begun=True,
+    )  # fmt: skip
+
+    def copy() -> None:
+        stream = FileStream(home, KEY, lambda s: files.commit(s, KEY, Kind.STATE, run, TIMEOUT_S))
+        stream.write(b"state")
+        stream.close()
+        copied.set()
+
+    threading.Thread(target=copy, daemon=True).start()
+    is_copied = copied.wait(TIMEOUT_S)
+    bucket.answers.set()
+    assert is_copied
+    files.flush(TIMEOUT_S)
+    assert bucket.objects[KEY] == b"state"
     run.publisher.close(TIMEOUT_S)
 
 

@@ -13,8 +13,9 @@ _SAME = {
     "s3a": "s3", "s3n": "s3", "gcs": "gs", "az": "abfs", "abfss": "abfs", "adl": "abfs",
     "xroot": "root",
 }  # fmt: skip
-# Azure's is not among them: pyarrow wants the account in it, too.
-_KNOWN_TO_ARROW = ("s3", "gs", "hdfs")
+# So that plain `tune.Tuner.restore` takes it. Azure's is not among them: pyarrow wants the account
+# in it, too.
+KNOWN_TO_ARROW = ("s3", "gs", "hdfs")
 _BY_FSSPEC = "fsspec+"
 # XRootD writes root://host:port//path, as paths there are absolute.
 _XROOTD = "root"
@@ -32,7 +33,7 @@ class BucketUrl:
     Attributes:
         scheme: "s3", "gs", "abfs", or a protocol of fsspec.
         path: "bucket/path", without a slash at either end, as the store has it: nothing in it is
-            escaped. As text it is a URL; see `for_restore`.
+            escaped. As text it is a URL.
     """
 
     scheme: str
@@ -41,11 +42,6 @@ class BucketUrl:
     def __str__(self) -> str:
         path = quote(self.path, safe=_PLAIN)
         return f"{self.scheme}://{path.replace('/', '//', 1) if self.scheme == _XROOTD else path}"
-
-    @property
-    def for_restore(self) -> str:
-        """What `tune.Tuner.restore` takes: pyarrow has to know the scheme."""
-        return str(self) if self.scheme in _KNOWN_TO_ARROW else f"{_BY_FSSPEC}{self}"
 
     @property
     def bucket(self) -> str:

@@ -75,7 +75,7 @@ class Site(Protocol):
     """One experiment directory, as a run takes it.
 
     Attributes:
-        where: Its path or URL, for messages and for `tune.Tuner.restore`.
+        where: Its path or URL, for messages.
         ways_out: What to do if an experiment is there already, beside restoring it.
     """
 

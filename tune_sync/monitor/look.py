@@ -166,7 +166,7 @@ def _where(text: str) -> str:
 def _find(text: str, options: Mapping[str, Any] | None, *, has_cluster: bool) -> tuple[Home, str]:
     if is_bucket_url(text):
         url = parse_bucket_url(text)
-        return BucketHome(open_bucket(url, dict(options or {}))), url.for_restore
+        return BucketHome(open_bucket(url, dict(options or {}))), str(url)
     candidates = [resolve_storage_path(text)]
     if not _is_place(text):
         candidates.append(resolve_storage_path(f"~/ray_results/{text}"))

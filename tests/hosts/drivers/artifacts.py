@@ -6,11 +6,12 @@ Takes one JSON argument, a list of runs:
 
 from __future__ import annotations
 
+import itertools
 import json
+import logging
 import os
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,11 @@ from ray import tune
 import tune_sync
 from tests.bed.tree import tree_digest
 from tests.hosts.drivers.sent import note_sent
+
+PAUSE_S, PERIOD_REPORTS = 0.5, 5
+# After so many reports, the first after a sync is due: so many have to be at home.
+DUE = {7: 4, 12: 9, 17: 14}
+LOOK_EVERY_S, LOOKS = 0.05, 200
 
 SENT = "sent.txt"  # in HOME of the trial's host
 RAYS_OWN = ("result.json", "progress.csv", "params.json", "params.pkl", "error.txt", "error.pkl")
@@ -63,12 +69,23 @@ def with_checkpoints(config: dict[str, Any]) -> None:
 
 
 def no_checkpoints(config: dict[str, Any]) -> None:
-    """One artifact a report, a report each half second."""
-    directory = Path.cwd()
+    """One artifact a report, a report each half second, five in a period.
+
+    Now and then it waits for those of the periods before: as it does not report, no sync begins.
+    Only on a machine that is too busy for that it reports once more.
+    """
+    directory, home, more = Path.cwd(), ray.get_actor("home"), 0
     for number in range(20):
         (directory / f"artifact_{number:02}.bin").write_bytes(os.urandom(1000))
         tune.report({"number": number, **where(directory)})
-        time.sleep(0.5)
+        time.sleep(PAUSE_S)
+        due, looks = DUE.get(number + 1, 0), itertools.count(1)
+        while ray.get(home.count.remote(directory.name)) < due:
+            time.sleep(LOOK_EVERY_S)
+            if next(looks) % LOOKS == 0:
+                more += 1
+                tune.report({"number": number, **where(directory)})
+    tune.report({"more": more, **where(directory)})
     note_digests(directory)
 
 
@@ -105,23 +122,28 @@ def read_notes() -> tuple[dict[str, str], list[str]]:
     return json.loads((Path.home() / "made.json").read_text()), lines
 
 
-class Counter(threading.Thread):
-    """Counts files that appear at home: `(seconds, count)`, whenever the count changes."""
+@ray.remote(num_cpus=0, resources={"head": 0.01})
+class AtHome:
+    """Says how many artifacts of a trial are at home."""
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(daemon=True)
-        self.root, self.counts, self.over = root, [(0.0, 0)], threading.Event()
+    def count(self, trial: str) -> int:
+        return len(list(Path.home().glob(f"ray_results/*/{trial}/artifact_*")))
 
-    def run(self) -> None:
-        while not self.over.wait(0.05):
-            count = len(list(self.root.glob("*/artifact_*")))
-            if count != self.counts[-1][1]:
-                self.counts.append((time.time(), count))
+
+class Said(logging.Handler):
+    """Keeps what the driver's process says."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
 
 
 def run(asked: dict[str, Any]) -> dict[str, Any]:
-    counter = Counter(Path.home() / "ray_results" / asked["name"])
-    counter.start()
+    said = Said()
+    logging.getLogger("ray.tune_sync").addHandler(said)
     tuner = tune.Tuner(
         tune.with_resources(globals()[asked["trial"]], {"cpu": 1, "w1": 1}),
         run_config=tune_sync.RunConfig(
@@ -129,11 +151,10 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
         ),
     )
     result = tuner.fit()[0]
-    counter.over.set()
+    logging.getLogger("ray.tune_sync").removeHandler(said)
     if result.error:
         raise result.error
     made, sent = ray.get(read_notes.remote())
-    rows = [json.loads(line) for line in Path(result.path, "result.json").read_text().splitlines()]
     tree = tree_digest(result.path)
     return {
         "host": result.metrics["host"],
@@ -146,13 +167,15 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
             if entry[0] == "file" and key not in RAYS_OWN and not key.startswith("events.out")
         },
         "sent": sent,
-        "reported_s": [row["timestamp"] for row in rows],
-        "counts": counter.counts,
+        "more": result.metrics.get("more"),
+        "said": said.lines,
     }
 
 
 def main() -> None:
     ray.init()
+    home = AtHome.options(name="home").remote()  # type: ignore[attr-defined]
+    ray.get(home.count.remote("none"))
     found = {asked["name"]: run(asked) for asked in json.loads(sys.argv[1])}
     print("RESULT", json.dumps({"home": os.uname().nodename, "runs": found}))
 

@@ -25,7 +25,7 @@ class BucketSite:
     """
 
     def __init__(self, url: BucketUrl, options: Mapping[str, Any] | None = None) -> None:
-        self.where = url.for_restore
+        self.where = str(url)
         self.ways_out = "choose another name, or delete it first"
         self._url = url
         self._options = dict(options or {})
