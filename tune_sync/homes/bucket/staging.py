@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -184,6 +184,30 @@ def claims(union: Union, parts: Iterable[Part]) -> dict[str, Claims]:
         for entry in seal.files:
             found[entry.path].append((entry, etags.get(entry.path, "")))
     return found
+
+
+def settle_all(
+    checkpoint: str, claimed: Mapping[str, Claims], found: Mapping[str, ObjectInfo],
+    waiting: Collection[str], settle_one: Callable[[ObjectInfo, Claims], FileEntry],
+) -> tuple[FileEntry, ...]:  # fmt: skip
+    """The files of the whole; each that does not wait aside is compared with what is there.
+
+    Args:
+        checkpoint: Its key.
+        claimed: See `claims`.
+        found: Path -> what is there.
+        waiting: Paths whose lowest rank's bytes wait aside.
+        settle_one: See `settle`.
+
+    Raises:
+        NotWholeError: One is missing, or nobody's.
+    """
+    for path in claimed.keys() - found.keys() - set(waiting):
+        raise NotWholeError(f"{checkpoint}/{path} is missing; report the checkpoint again")
+    return tuple(
+        mine[0][0] if path in waiting else settle_one(found[path], mine)
+        for path, mine in claimed.items()
+    )
 
 
 def settle(there: ObjectInfo, claimed: Claims, digest: Callable[[], str]) -> FileEntry:
