@@ -393,7 +393,7 @@ class Committer(Records):
 
     def _drop_orphaned_manifests(self) -> tuple[str, ...]:
         """Forget checkpoints that someone removed by hand; returns them."""
-        gone = [c for c in recorded(self.store) if self.store.info(c) is None]
+        gone = self._orphaned()
         for key in map(layout.manifest_key, gone):
             self.store.remove(key)
             self.store.sync(layout.parent(key))
