@@ -143,7 +143,9 @@ def test_nothing_else_of_ours_can_be_written_by_a_trial(tmp_path: Path) -> None:
             home.commit_file(home.begin_file(), f"{layout.INNER_DIR}/{name}", True)
 
 
-@pytest.mark.parametrize("name", ["a/b", "checkpoint_000001", "../b"])
+@pytest.mark.parametrize(
+    "name", ["a/b", "checkpoint_000001", "../b", "..", ".", "", ".tune_sync", "a\0b", "x" * 300]
+)
 def test_a_trainer_cannot_have_a_name_that_is_no_directory_of_its_trial(
     tmp_path: Path, name: str
 ) -> None:
