@@ -1,10 +1,11 @@
 """The only code that orders the writes of a checkpoint in a bucket: `commit.Committer` there.
 
-A bucket has no rename, so bytes go to their final keys at once, and the manifest alone is the
-commit (docs/design/commit-order-buckets.md says why):
+A bucket has no rename, so bytes go to their final keys at once where they can, and the manifest
+alone is the commit (docs/design/commit-order-buckets.md says why):
 
 1. `begin`: an attempt of its own, marked in staging. Refused where the checkpoint is published.
-2. the bytes, at `staging.final_key`, by whoever has them; `seal`: the list of them, with e-tags.
+2. the bytes, at `staging.final_key`, by whoever has them; a small file whose key is taken waits
+   aside, in staging. `seal`: the list of them, with e-tags.
 3. `place`: only notes what is to be published; no request, but for several `strict` ranks.
 4. `record`: the order (intent) first; one listing is compared with the seals; what waits aside
    goes to its key; what no seal names is removed; the manifest, created only if there is none.

@@ -3,6 +3,7 @@
 ```
 .tune_sync/staging/<checkpoint>/intent.json            what `place` was asked for
 .tune_sync/staging/<checkpoint>/<attempt>/begun.json   the attempt may write
+                                          data/…       files whose own keys were taken
                                           seal.json    what it wrote, with the store's e-tags
                                           over.json    it was given up
                                           retired.json not an attempt: a delete is under way
@@ -141,7 +142,9 @@ def intent_key(checkpoint: str) -> str:
 
 
 def final_key(staged_key: str) -> str:
-    """Where the bytes of a key in staging are really written: there is no rename later.
+    """Where the bytes of a key in staging are put if nothing is there: there is no rename later.
+
+    What is small, and finds something there, waits at its key in staging: see `put.put_own`.
 
     Raises:
         PathRefusedError: It is no key of an attempt's data.
