@@ -36,7 +36,7 @@ def incoming(key: str) -> str:
     """Return the key of a single file coming in. Raises as `staged` does."""
     if _INCOMING.fullmatch(key):
         return key
-    raise PathRefusedError(f"refused to move {key!r}: it is not in staging")
+    raise PathRefusedError(f"refused to move {key!r}: it is not in {layout.INCOMING_DIR}")
 
 
 def checkpoint(key: str, depth: int) -> str:

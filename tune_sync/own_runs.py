@@ -62,17 +62,28 @@ class OwnRuns:
 
     def end_left(self, where: str) -> None:
         """End those runs of a directory that are left, before another one takes it."""
-        with self._table:
-            found = [run for run in self._runs.values() if run.where == where]
-        for run in found:
+        for run in self._of(where):
             if run.is_left:
                 run.leave()
+
+    def end_unbegun(self, where: str) -> None:
+        """End those that did not begin, so that the lease is as they found it.
+
+        Should the next one fail, it is handed back so. Their own `fit()` takes it once more.
+        """
+        for run in self._of(where):
+            if not run.begun:
+                run.give_back()
 
     def may_replace(self, holder: Holder) -> bool:
         """Whether the holder of a lease is one that did not begin, or is left."""
         with self._table:
             run = self._runs.get(holder.owner)
         return run is not None and (not run.begun or run.is_left)
+
+    def _of(self, where: str) -> list[OwnRun]:
+        with self._table:
+            return [run for run in self._runs.values() if run.where == where]
 
 
 # Those of this process.

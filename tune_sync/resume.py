@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -10,13 +11,16 @@ import ray.tune
 
 from tune_sync.agents.refill import refill as bring_back
 from tune_sync.buckets.url import BucketUrl
-from tune_sync.errors import ConfigError
+from tune_sync.errors import ConfigError, DamagedError
 from tune_sync.filesystem import SyncHandler
+from tune_sync.homes.saved_state import STATES, is_state
 from tune_sync.homes.saved_tuner import put_back
-from tune_sync.homes.sites import Site
 from tune_sync.kwargs import restore_kwargs
 from tune_sync.ray_adapter import RunConfig
 from tune_sync.spec import Spec
+
+# What Ray Train keeps of an experiment, in the place of a state.
+TRAINER = "trainer.pkl"
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -31,7 +35,8 @@ def restore_or_start(
     For scripts that are run again after whatever killed them. If the experiment has ended, `fit()`
     returns its results at once; if it is running, `fit()` raises `LeaseHeldError`.
     `ray.tune.Tuner.can_restore` does not say whether there is nothing,
-    or nothing that can be seen; this raises then.
+    or nothing that can be seen; this raises then. Checkpoints of a run that died before it saved
+    any state cannot be resumed: they are moved aside, with a warning, and the experiment starts.
 
     Args:
         trainable: As for `ray.tune.Tuner`.
@@ -48,7 +53,8 @@ def restore_or_start(
         ConfigError: No name, `overwrite=True`, or another kind of `RunConfig`; or `refill` where
             nodes keep no copies.
         DamagedError: An experiment is there, and neither its `tuner.pkl`, which a restore needs,
-            nor the copy of that is whole.
+            nor the copy of that is whole, or there at all, as after `tune.run`; or checkpoints
+            without a state are, in a bucket or with a syncer of your own.
         StoreDeniedError, StoreUnreachableError, OSError: The place cannot be looked at: whether
             something is there is not known, and nothing is started.
     """
@@ -56,17 +62,42 @@ def restore_or_start(
     site = handler.site()
     if refill:
         _check_refill(handler.spec)
-    if not _can_restore(site) and not (refill and _refilled(handler.spec)):
+    names = site.look()
+    is_there = bool(names) and site.holds_experiment()
+    if is_there and not any(is_state(name) or name == TRAINER for name in names):
+        run_config = _moving_aside(run_config, handler)
+    elif is_there or (refill and _refilled(handler.spec)):
+        if is_there:
+            put_back(site)
+        logger.info("%s: resuming what is there", site.where)
+        return ray.tune.Tuner.restore(
+            **_place_of(handler), trainable=trainable, param_space=param_space,
+            resume_errored=resume_errored, restart_errored=restart_errored,
+        )  # fmt: skip
+    else:
         also = ", nor has a node a copy" if refill else ""
         logger.info("%s: nothing to resume%s, starting afresh", site.where, also)
-        return ray.tune.Tuner(
-            trainable, param_space=param_space, tune_config=tune_config, run_config=run_config
+    return ray.tune.Tuner(
+        trainable, param_space=param_space, tune_config=tune_config, run_config=run_config
+    )
+
+
+def _moving_aside(run_config: RunConfig, handler: SyncHandler) -> RunConfig:
+    """Settings that start afresh, beside checkpoints that nothing names.
+
+    Its driver was killed after it had published the first one, and before it saved a state; Ray
+    cannot resume that. Or somebody removed the state: so nothing of it may be lost.
+    """
+    where, syncer = handler.site().where, run_config.sync_config.own_syncer
+    why = f"{where} holds checkpoints, but no {STATES} that names them, and cannot be resumed"
+    if handler.spec.scheme or syncer is not None:
+        there = ", there and where the syncer sent it" if syncer is not None else ""
+        raise DamagedError(
+            f"{why}: its run died before it saved one, or that was removed; put it back, or choose "
+            f"another name, or delete it first{there}, to start afresh"
         )
-    logger.info("%s: resuming what is there", site.where)
-    return ray.tune.Tuner.restore(
-        **_place_of(handler), trainable=trainable, param_space=param_space,
-        resume_errored=resume_errored, restart_errored=restart_errored,
-    )  # fmt: skip
+    logger.warning("%s: it is moved aside, and what is now started begins afresh", why)
+    return replace(run_config, overwrite=True)
 
 
 def _check_refill(spec: Spec) -> None:
@@ -99,14 +130,6 @@ def _handler_of(run_config: Any) -> SyncHandler:
         )
     handler: SyncHandler = run_config.storage_filesystem.handler
     return handler
-
-
-def _can_restore(site: Site) -> bool:
-    """Whether an experiment is there. Raises if that cannot be told, or if it is not whole."""
-    if not site.look() or not site.holds_experiment():
-        return False
-    put_back(site)
-    return True
 
 
 def _place_of(handler: SyncHandler) -> dict[str, Any]:

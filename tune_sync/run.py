@@ -114,6 +114,7 @@ class Run:
         site.prepare()
         if on_existing == "resume" and site.live_holder() is None:
             finish_earlier()
+        OWN.end_unbegun(site.where)
         run = cls(site, checkpoint_depth, timeout_s, strict)
         try:
             if on_existing == "resume":  # read before anything is swept

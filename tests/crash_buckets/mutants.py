@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.crash_buckets.run import Run
 from tune_sync import layout
+from tune_sync.homes.bucket.aside import take_in
 from tune_sync.homes.bucket.commit import BucketCommitter
 from tune_sync.homes.bucket.staging import (
     OVER,
@@ -17,7 +18,7 @@ from tune_sync.homes.bucket.staging import (
     intent_key,
     mark_key,
 )
-from tune_sync.manifest import FileEntry, Manifest, Seal, unite
+from tune_sync.manifest import FileEntry, Manifest, Seal, Union, unite
 
 
 class ManifestBeforeCheck(BucketCommitter):
@@ -86,8 +87,9 @@ class LeavesWhatNoSealNames(BucketCommitter):
 class BelievesTheLowestRank(BucketCommitter):
     """Lists the first rank's digests, whoever's bytes are there."""
 
-    def _take_in(self, *known: Any) -> None:
+    def _waiting(self, *known: Any) -> dict[str, str]:
         """Leave aside what waits there."""
+        return {}
 
     def _settle_one(self, there: Any, claimed: Claims) -> FileEntry:
         return claimed[0][0]
@@ -101,15 +103,25 @@ class TakesInAfterwards(BelievesTheLowestRank):
         checkpoint = order.manifest.checkpoint
         parts = self._parts(checkpoint, staged.sealed())
         union = unite(checkpoint, [part.seal for part in parts], strict=False)
-        found = self._objects(checkpoint)
-        BucketCommitter._take_in(self, checkpoint, union, claims(union, parts), found, staged.keys)
+        claimed, found = claims(union, parts), self._objects(checkpoint)
+        waiting = BucketCommitter._waiting(self, checkpoint, union, claimed, found, staged.keys)
+        take_in(self.bucket, checkpoint, waiting, claimed, is_only=True)
+
+
+class TakesInFirst(BucketCommitter):
+    """Puts what waits at its keys before it is known whether the rest is there."""
+
+    def _waiting(self, checkpoint: str, union: Union, claimed: Any, *known: Any) -> dict[str, str]:
+        waiting = super()._waiting(checkpoint, union, claimed, *known)
+        take_in(self.bucket, checkpoint, waiting, claimed, is_only=True)
+        return waiting
 
 
 class LeavesAside(BucketCommitter):
     """Lists what is there, though the lowest rank's bytes wait aside."""
 
-    def _take_in(self, *known: Any) -> None:
-        """Nothing."""
+    def _waiting(self, *known: Any) -> dict[str, str]:
+        return {}
 
 
 class DropsAllStaged(BucketCommitter):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tests.crash.scenarios import C0, C1, ONE, OTHER, RANK_0, RANK_1, SENT, TWO
 from tests.crash_buckets.run import Run
+from tune_sync.homes.bucket.aside import aside_key
 from tune_sync.homes.bucket.staging import RETIRED, mark_key
 from tune_sync.layout import manifest_key
 
@@ -180,6 +181,24 @@ def ranks_sent_behind_a_dead_driver(run: Run) -> None:
     run.ledger.record_returned(SENT, run.ledger.wholes[SENT][0])
 
 
+def an_earlier_large_file_comes_last(run: Run) -> None:
+    """Of two whole tries the later one's large file, put without condition, is replaced again."""
+    earlier, later = ({"large": b"large" + n, "x": b"x" + n} for n in (b"1", b"2"))
+    run.stage(C0, earlier, ranks_count=1)
+    run.ledger.place_begins(C0, later)
+
+    def replace_large() -> None:
+        attempt, etags = run.write(C0, later)
+        etags["large"] = run.bucket.put(f"{C0}/large", later["large"])
+        run.bucket.delete([aside_key(C0, attempt, "large")])
+        run.seal(C0, attempt, later, 0, etags, 1)
+
+    run.do(replace_large)
+    run.do(lambda: run.bucket.put(f"{C0}/large", earlier["large"]))
+    if run.bucket.capabilities.conditional_put:  # else "x" is the later one's
+        run.ledger.acknowledged.add(C0)
+
+
 SCENARIOS: dict[str, Callable[[Run], None]] = {
     story.__name__: story
     for story in (
@@ -191,6 +210,6 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
         use_a_name_whose_delete_was_cut_off, empty_checkpoint,
         deleted_by_hand, two_in_flight, taken_by_a_driver_that_says_so_later, a_later_try_is_taken,
         sealed_again_after_the_delete, complete_and_retired, ends_before_all_is_recorded,
-        ranks_sent_behind_a_dead_driver,
+        ranks_sent_behind_a_dead_driver, an_earlier_large_file_comes_last,
     )
 }  # fmt: skip

@@ -24,6 +24,7 @@ ORDERS = [
     (mutants.LeavesWhatNoSealNames, "retry_with_other_names", "CLEAN"),
     (mutants.BelievesTheLowestRank, "ranks_disagree_and_the_lowest_comes_last", "MANIFEST"),
     (mutants.TakesInAfterwards, "ranks_disagree_and_the_lowest_comes_last", "MANIFEST"),
+    (mutants.TakesInFirst, "an_earlier_large_file_comes_last", "ACKNOWLEDGED"),
     (mutants.LeavesAside, "ranks_disagree_and_the_lowest_comes_last", "MANIFEST"),
     (mutants.DropsAllStaged, "record_twice", "INTENDED"),
     (mutants.ForgetsIntents, "publish_one", "INTENDED"),

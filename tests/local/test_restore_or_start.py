@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from ray import tune
 
 from tests.hosts.drivers.trainables import read_checkpoint
 from tests.local.trainables import STEPS, stumbles
-from tune_sync import RunConfig, SyncConfig, restore_or_start
+from tests.unit.staged import CHECKPOINT, placed
+from tune_sync import RunConfig, SyncConfig, layout, restore_or_start
 from tune_sync.errors import (
     ConfigError,
     DamagedError,
@@ -21,6 +23,7 @@ from tune_sync.errors import (
     StoreUnreachableError,
 )
 from tune_sync.run import Run
+from tune_sync.syncers.command import CommandSyncer
 
 TIMEOUT_S = 10.0
 # Nothing listens there.
@@ -76,8 +79,51 @@ def test_an_experiment_that_runs_is_neither_started_nor_resumed(
 def test_an_experiment_without_what_a_restore_needs_is_named(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "x/experiment_state-2026.json").write_text("{}")
-    with pytest.raises(DamagedError, match=r"x/tuner\.pkl is not there, and its copy"):
+    with pytest.raises(DamagedError, match=r"x/tuner\.pkl is not there, and its copy") as refused:
         tuner(tmp_path)
+    assert 'run_config_kwargs(..., on_existing="resume")' in str(refused.value)  # by `tune.run`
+
+
+def publish_without_state(root: Path) -> None:
+    """What a driver leaves that is killed after its first checkpoint, and before its first save."""
+    run = Run.open(root, "error", TIMEOUT_S, 1)
+    run.publisher.record_later(placed(run.home.committer, {"a": b"1"}))
+    run.flush(TIMEOUT_S)
+    run.close()
+    (root / "tuner.pkl").write_bytes(pickle.dumps({}))
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_checkpoints_that_no_state_names_are_moved_aside_before_it_starts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_shared: bool
+) -> None:
+    publish_without_state(tmp_path / "x")
+    sync_config = SyncConfig(upload_dir=tmp_path) if is_shared else SyncConfig()
+    config = RunConfig(
+        name="x", storage_path=None if is_shared else tmp_path, sync_config=sync_config, verbose=0
+    )
+    with caplog.at_level(logging.WARNING, "ray.tune_sync"):
+        restore_or_start(stumbles, run_config=config)
+    assert "no experiment_state-*.json that names them" in caplog.text
+    (aside,) = tmp_path.glob("x.*")
+    assert f"aside to {aside}" in caplog.text
+    assert (aside / CHECKPOINT / "a").read_bytes() == b"1"
+    assert (aside / layout.manifest_key(CHECKPOINT)).exists()
+    assert (tmp_path / "x/tuner.pkl").read_bytes() != (aside / "tuner.pkl").read_bytes()
+    assert not (tmp_path / "x" / layout.MANIFESTS_DIR).exists()
+    assert not config.overwrite
+
+
+def test_where_nothing_can_be_moved_aside_the_error_says_what_else_can_be_done(
+    tmp_path: Path,
+) -> None:
+    publish_without_state(tmp_path / "x")
+    syncer = CommandSyncer("cp -r {source} {target}", "false {source} {target}", "rm {target}")
+    sync_config = SyncConfig(upload_dir=str(tmp_path / "away"), syncer=syncer)
+    config = RunConfig(name="x", storage_path=tmp_path, sync_config=sync_config)
+    with pytest.raises(DamagedError, match="choose another name, or delete it first, there and"):
+        restore_or_start(stumbles, run_config=config)
+    assert (tmp_path / "x" / CHECKPOINT / "a").read_bytes() == b"1"
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage"])

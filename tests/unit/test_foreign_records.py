@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,24 @@ def test_a_checkpoint_that_was_moved_and_linked_is_deleted_without_what_it_point
     committer.recover()
     assert (moved / "model").read_bytes() == b"1"
     assert [manifest.checkpoint for manifest in manifests_of(committer)] == [NEXT]
+
+
+@pytest.mark.parametrize("what", [CHECKPOINT, layout.parent(CHECKPOINT)])
+def test_what_was_moved_to_a_disk_that_is_not_mounted_counts_again_when_it_is(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    root, disk = tmp_path / "root", tmp_path / "disk"
+    committer = Committer(LocalStore(root))
+    committer.record(placed(committer, {"a": b"1"}))
+    disk.mkdir()
+    (root / what).rename(disk / "moved")
+    (root / what).symlink_to(disk / "moved")
+    away = disk.rename(tmp_path / "away")
+    with caplog.at_level(logging.WARNING, "ray.tune_sync"):
+        assert committer.recover().forgotten == ()
+    assert f"{CHECKPOINT} is reached through a link to what is not there" in caplog.text
+    assert committer.manifest(CHECKPOINT) is None
+    away.rename(disk)
+    assert committer.manifest(CHECKPOINT) is not None
+    (root / what).unlink()
+    assert committer.recover().forgotten == (CHECKPOINT,)

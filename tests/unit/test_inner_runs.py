@@ -141,9 +141,13 @@ def test_nothing_else_of_ours_can_be_written_by_a_trial(tmp_path: Path) -> None:
     for name in ("x.json", f"{'0' * 32}.json/x", f"../{'0' * 32}.json", "0" * 32):
         with pytest.raises(PathRefusedError):
             home.commit_file(home.begin_file(), f"{layout.INNER_DIR}/{name}", True)
+    with pytest.raises(PathRefusedError, match=r"not in \.tune_sync/incoming"):
+        home.commit_file(f"{layout.STAGING_DIR}/x", f"{layout.INNER_DIR}/{'0' * 32}.json", True)
 
 
-@pytest.mark.parametrize("name", ["a/b", "checkpoint_000001", "../b"])
+@pytest.mark.parametrize(
+    "name", ["a/b", "checkpoint_000001", "../b", "..", ".", "", ".tune_sync", "a\0b", "x" * 300]
+)
 def test_a_trainer_cannot_have_a_name_that_is_no_directory_of_its_trial(
     tmp_path: Path, name: str
 ) -> None:

@@ -10,17 +10,20 @@ from typing import Any
 
 import pytest
 
+from tests.unit.restored_run import Here
 from tests.unit.staged import CHECKPOINT, sealed
 from tests.unit.test_run import STATE, TIMEOUT_S, finish_one, start
-from tune_sync.errors import ExperimentExistsError, LeaseHeldError, LeaseLostError
+from tune_sync.errors import DamagedError, ExperimentExistsError, LeaseHeldError, LeaseLostError
+from tune_sync.filesystem import SyncHandler
 from tune_sync.homes import lease as lease_module
 from tune_sync.homes.bucket import lease as bucket_lease
 from tune_sync.homes.bucket.lease import BucketLease
-from tune_sync.homes.lease import Lease, read_holder
+from tune_sync.homes.lease import Holder, Lease, read_holder
 from tune_sync.homes.sites import LocalSite
 from tune_sync.layout import LEASE_KEY, manifest_key
 from tune_sync.own_runs import Call
 from tune_sync.run import Run
+from tune_sync.spec import Options, Spec
 from tune_sync.testing.memory_bucket import MemoryBucket
 
 SECOND = "trial/checkpoint_000001"
@@ -194,3 +197,27 @@ def test_a_run_that_goes_on_in_this_process_is_not_replaced(root: Path, runs: li
 
     call_of_ray()(fit)
     start(root, runs).lease.check()
+
+
+def test_a_start_that_fails_keeps_no_earlier_one_of_its_process_from_training(
+    root: Path, runs: list[Run]
+) -> None:
+    """What did not begin makes way; its `fit()` takes the directory again. So may a dead run."""
+    finish_one(root)
+    dead = Holder("dead", "far", 12, "another machine", "345", 0.0)
+    (root / LEASE_KEY).write_text(dead.to_json())
+    specs = [Spec(key, str(root.parent), "exp", "", None, Options()) for key in "ab"]
+    handlers = [SyncHandler(spec, Here()) for spec in specs]
+    for handler in handlers:
+        handler.on_existing = "resume"
+    runs.append(handlers[0].start())
+    state = Path(root, STATE).read_bytes()
+    Path(root, STATE).write_bytes(b"damaged")
+    with pytest.raises(DamagedError):
+        handlers[1].start()
+    holder = read_holder(root / LEASE_KEY)
+    assert holder is not None and holder.owner == "dead"  # its nodes may still send
+    Path(root, STATE).write_bytes(state)
+    runs.append(handlers[0].start())
+    runs[-1].check_lease()
+    assert runs[0].closed

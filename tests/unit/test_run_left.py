@@ -158,6 +158,7 @@ def test_tidying_and_a_restore_that_fails_leave_the_dead_run_to_its_agents(
     root: Path, runs: list[Run]
 ) -> None:
     dead = start(root, runs)
+    dead.begun = True
     dead.lease.release()
     leave(root, dead)
     cleanup(root)

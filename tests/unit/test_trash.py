@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 
+import pytest
+
+from tests.manifests import manifests_of
 from tests.unit.staged import CHECKPOINT, placed
 from tune_sync import layout
+from tune_sync.errors import StoreFullError
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.store import LocalStore
 from tune_sync.publisher import Publisher
@@ -55,3 +60,74 @@ def test_what_a_delete_that_was_cut_off_left_goes_with_the_next(tmp_path: Path) 
     assert [entry.key for entry in committer.store.list(layout.TRASH_DIR)] == [left]
     committer.retire(CHECKPOINT)
     assert committer.store.list(layout.TRASH_DIR) == []
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Full(LocalStore):
+    """A move needs room that is not there; the process is killed when one file has gone."""
+
+    def rename(self, source: str, target: str) -> None:
+        if target.startswith(layout.TRASH_DIR):
+            raise StoreFullError(errno.ENOSPC, "no space left; make room")
+        super().rename(source, target)
+
+    def remove_tree(self, key: str) -> None:
+        if key == CHECKPOINT:
+            self.remove(f"{key}/a")
+            raise Killed
+        super().remove_tree(key)
+
+
+def half_removed(root: Path) -> Committer:
+    committer = Committer(LocalStore(root))
+    for checkpoint in (CHECKPOINT, NEXT):
+        committer.record(placed(committer, {"a": b"1", "b": b"2"}, checkpoint))
+    with pytest.raises(Killed):
+        Committer(Full(root)).retire(CHECKPOINT)
+    assert [entry.key for entry in committer.store.list(CHECKPOINT)] == [f"{CHECKPOINT}/b"]
+    return committer
+
+
+def test_what_is_removed_in_place_on_a_full_disk_goes_wholly_after_a_kill(tmp_path: Path) -> None:
+    committer = half_removed(tmp_path)
+    committer.recover()
+    assert committer.store.info(CHECKPOINT) is None
+    assert [manifest.checkpoint for manifest in manifests_of(committer)] == [NEXT]
+    assert sorted(e.key for e in committer.store.list(f"{layout.MANIFESTS_DIR}/trial")) == [
+        layout.manifest_key(NEXT)
+    ]
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_name_that_is_used_again_after_that_is_not_taken_for_what_was_removed(
+    tmp_path: Path, *, is_recorded: bool
+) -> None:
+    committer = half_removed(tmp_path)
+    manifest = placed(committer, {"c": b"3"})
+    if is_recorded:
+        committer.record(manifest)
+    else:
+        committer.store.remove_tree(layout.STAGING_DIR)  # whatever else is lost
+    committer.recover()
+    assert [entry.key for entry in committer.store.list(CHECKPOINT)] == [f"{CHECKPOINT}/c"]
+    committer.retire(CHECKPOINT)
+    assert [manifest.checkpoint for manifest in manifests_of(committer)] == [NEXT]
+
+
+def test_a_checkpoint_behind_a_link_is_removed_on_a_full_disk(tmp_path: Path) -> None:
+    class NoRoom(Full):
+        def remove_tree(self, key: str) -> None:
+            LocalStore.remove_tree(self, key)
+
+    root = tmp_path / "root"
+    committer = Committer(NoRoom(root))
+    committer.record(placed(Committer(LocalStore(root)), {"a": b"1"}))
+    (root / CHECKPOINT).rename(tmp_path / "moved")
+    (root / CHECKPOINT).symlink_to(tmp_path / "moved")
+    committer.retire(CHECKPOINT)
+    assert not (root / CHECKPOINT).is_symlink()
+    assert (tmp_path / "moved/a").read_bytes() == b"1"
+    assert committer.store.list(f"{layout.MANIFESTS_DIR}/trial") == []

@@ -24,16 +24,10 @@ from typing import Any
 
 from tune_sync import layout
 from tune_sync.errors import DamagedError, FixCallError, NotWholeError
-from tune_sync.homes.recorded import (
-    Records,
-    Recovery,
-    newest_of,
-    recorded,
-    staged,
-)
+from tune_sync.homes.recorded import Records, Recovery, newest_of, recorded, staged
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import Store
-from tune_sync.homes.trash import empty_trash, move_to_trash
+from tune_sync.homes.trash import empty_trash, finish_removals, gone_key, move_to_trash
 from tune_sync.homes.tries import warn_of_parts, whole_tries
 from tune_sync.manifest import (
     Manifest,
@@ -301,10 +295,12 @@ class Committer(Records):
 
         The manifest must not come back: it would stand for whatever is placed next.
         """
-        manifest = layout.manifest_key(checkpoint)
-        visible = self.store.info(checkpoint) is not None
-        if visible or self.store.info(manifest) is not None:
+        manifest, mark = layout.manifest_key(checkpoint), gone_key(checkpoint)
+        visible, was_going = (self.store.info(key) is not None for key in (checkpoint, mark))
+        if visible or was_going or self.store.info(manifest) is not None:
             self.store.remove(manifest)
+            if was_going:
+                self.store.remove(mark)
             if self.store.info(layout.parent(manifest)) is not None:
                 self.store.sync(layout.parent(manifest))
         if visible:
@@ -393,7 +389,8 @@ class Committer(Records):
 
     def _drop_orphaned_manifests(self) -> tuple[str, ...]:
         """Forget checkpoints that someone removed by hand; returns them."""
-        gone = [c for c in recorded(self.store) if self.store.info(c) is None]
+        finish_removals(self.store)
+        gone = self._orphaned()
         for key in map(layout.manifest_key, gone):
             self.store.remove(key)
             self.store.sync(layout.parent(key))

@@ -19,6 +19,7 @@ from tune_sync import layout
 from tune_sync.errors import (
     ConfigError,
     DamagedError,
+    FixCallError,
     LeaseLostError,
     PathRefusedError,
     TuneSyncError,
@@ -39,14 +40,21 @@ def note_inner(home: Home, directory: str) -> None:
         directory: Its key there: `<trial>/<name>`.
 
     Raises:
-        ConfigError: The name is no directory's, or that of a checkpoint.
+        ConfigError: The name is no directory's, or that of a checkpoint, or of what is ours.
     """
     name = directory.partition("/")[2]
-    if "/" in name or layout.is_checkpoint_name(name):
+    if "/" in name or name == layout.INTERNAL_DIR or layout.is_checkpoint_name(name):
         raise ConfigError(
-            f"a trainer in a trial cannot be named {name!r}: a checkpoint has such a name, or it "
-            "is not of one directory; give another name to inner_run_config()"
+            f"a trainer in a trial cannot be named {name!r}: a checkpoint has such a name, or what "
+            "is ours, or it is not of one directory; give another name to inner_run_config()"
         )
+    try:
+        layout.check_experiment(name)
+    except FixCallError as error:
+        raise ConfigError(
+            f"a trainer in a trial cannot be named {name[:80]!r}: {error}; give another name to "
+            "inner_run_config()"
+        ) from error
     incoming = home.begin_file()
     body = json.dumps({"format_version": FORMAT_VERSION, "directory": directory}).encode()
     home.write(incoming, 0, body)

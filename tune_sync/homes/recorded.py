@@ -15,7 +15,7 @@ import xxhash
 
 from tune_sync import layout
 from tune_sync.errors import DamagedError, FixCallError, NotWholeError, PathRefusedError
-from tune_sync.homes.store import Info, Store
+from tune_sync.homes.store import Info, Store, is_linked_away
 from tune_sync.homes.tries import check_reported, lacks_parts
 from tune_sync.manifest import (
     FileEntry,
@@ -169,6 +169,21 @@ class Records:
                 checkpoint, layout.STAGING_DIR, checkpoint, error,
             )  # fmt: skip
         return bool(errors)
+
+    def _orphaned(self) -> list[str]:
+        """Published checkpoints that someone removed by hand."""
+        gone = []
+        for checkpoint in recorded(self.store):
+            if self.store.info(checkpoint) is not None:
+                continue
+            if is_linked_away(self.store, checkpoint):
+                logger.warning(
+                    "%s is reached through a link to what is not there, and does not count until "
+                    "it is: mount it, or remove the link", checkpoint,
+                )  # fmt: skip
+            else:
+                gone.append(checkpoint)
+        return gone
 
     def _check_lengths(self, directory: str, files: Iterable[FileEntry]) -> None:
         wrong = first_wrong(self.store, directory, files)

@@ -16,7 +16,12 @@ from tune_sync.errors import DamagedError
 from tune_sync.homes.home import Home
 from tune_sync.homes.store import Info
 
-_STATES = "experiment_state-*.json"
+STATES = "experiment_state-*.json"
+
+
+def is_state(name: str) -> bool:
+    """Whether a file at the top of an experiment is a state."""
+    return fnmatch.fnmatchcase(name, STATES)
 
 
 def saved_trials(home: Home, where: str) -> frozenset[str]:
@@ -31,11 +36,11 @@ def saved_trials(home: Home, where: str) -> frozenset[str]:
         OSError: It could not be looked at.
     """
     top = home.list("", False) if home.info("") is not None else []
-    states = sorted((e for e in top if fnmatch.fnmatchcase(e.key, _STATES)), key=lambda e: e.key)
+    states = sorted((e for e in top if is_state(e.key)), key=lambda e: e.key)
     if not states:
         if any(e.key.endswith(".json") for e in _manifests(home)):
             raise DamagedError(
-                f"{where} holds checkpoints, but no {_STATES} that names them; put that file back, "
+                f"{where} holds checkpoints, but no {STATES} that names them; put that file back, "
                 "or choose another name to start afresh"
             )
         return frozenset()

@@ -11,6 +11,7 @@ import pickletools
 from tune_sync import layout
 from tune_sync.errors import DamagedError
 from tune_sync.homes.home import Home
+from tune_sync.homes.saved_state import is_state
 from tune_sync.homes.sites import Site
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -50,8 +51,8 @@ def read_whole(home: Home, where: str) -> bytes:
         where: Names it in messages.
 
     Raises:
-        FileNotFoundError: There is none of the two: no experiment.
-        DamagedError: None of the two is whole; names both.
+        FileNotFoundError: There is none of the two, nor a state: no experiment.
+        DamagedError: None of the two is whole, or there; names both.
         StoreError, OSError: They cannot be looked at.
     """
     found = _read(home, TUNER)
@@ -59,6 +60,13 @@ def read_whole(home: Home, where: str) -> bytes:
         return found
     copy = _read(home, COPY)
     if found is None and copy is None:
+        if any(is_state(entry.key) for entry in home.list("", False)):
+            raise DamagedError(
+                f"{where}/{TUNER} is not there, and its copy {COPY} is not either. What was "
+                "started with tune.run is resumed as it was, with tune.run(..., resume=True) and "
+                'run_config_kwargs(..., on_existing="resume"); else put one back, or choose '
+                "another name"
+            )
         raise FileNotFoundError(
             f"no experiment to restore at {where}: neither {TUNER} nor its copy {COPY} is there; "
             "is the name right?"

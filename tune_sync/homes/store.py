@@ -316,6 +316,21 @@ def remove_either(store: Store, key: str) -> None:
             raise error from None
 
 
+def is_linked_away(store: Store, key: str) -> bool:
+    """Whether a link, at `key` or above it, leads to what is not seen just now.
+
+    The disk that it leads to may not be mounted. A rename onto itself changes nothing, and needs
+    a name that is there.
+    """
+    try:
+        store.rename(key, key)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except PathRefusedError:  # a link above leads out of the root
+        return True
+    return True
+
+
 def _start_write_back(descriptor: int, offset_bytes: int, length_bytes: int) -> None:
     """Start writing pages to the disk, without waiting. Only a hint: `sync` makes them durable."""
     if hasattr(os, "posix_fadvise"):

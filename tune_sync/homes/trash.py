@@ -1,10 +1,18 @@
-"""Out of sight at once, gone later: no part of what is removed is seen without the rest."""
+"""Out of sight at once, gone later: no part of what is removed is seen without the rest.
+
+But on a full disk, where a move needs room too, a checkpoint is removed in its place. Then an empty
+file where its manifest was tells recovery to go on with that.
+"""
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 from tune_sync import layout
 from tune_sync.errors import StoreFullError
 from tune_sync.homes.store import Store, remove_either
+
+_MANIFEST, _GONE = ".json", ".gone"
 
 
 def move_to_trash(store: Store, key: str, name: str) -> str:
@@ -19,9 +27,42 @@ def move_to_trash(store: Store, key: str, name: str) -> str:
     try:
         store.make_dir(layout.TRASH_DIR)
         store.rename(key, moved)
-    except StoreFullError:  # a move needs room too, and there is none until this has gone
-        store.remove_tree(key)
+    except StoreFullError:  # there is none until this has gone
+        if key.startswith(layout.INTERNAL_DIR):  # nobody sees it there
+            remove_either(store, key)
+        else:
+            _remove_in_place(store, key)
     return moved
+
+
+def _remove_in_place(store: Store, checkpoint: str) -> None:
+    mark = gone_key(checkpoint)
+    with suppress(OSError):  # it takes the manifest's entry, and no bytes: few disks are so full
+        store.write_at(mark, 0, b"")
+        store.sync(layout.parent(mark))
+    remove_either(store, checkpoint)
+    store.remove(mark)
+
+
+def gone_key(checkpoint: str) -> str:
+    """The mark of a checkpoint that is being removed in its place; as long as its manifest's."""
+    return layout.manifest_key(checkpoint).removesuffix(_MANIFEST) + _GONE
+
+
+def finish_removals(store: Store, below: str = layout.MANIFESTS_DIR) -> None:
+    """Remove the rest of what was removed in its place when that was cut off.
+
+    For the owner of the lease only, when all is recorded that can be: what has a manifest is a
+    later checkpoint of that name.
+    """
+    for entry in store.list(below):
+        checkpoint = entry.key.removeprefix(layout.MANIFESTS_DIR + "/").removesuffix(_GONE)
+        if entry.is_dir:
+            finish_removals(store, entry.key)
+        elif entry.key.endswith(_GONE) and layout.is_checkpoint_name(checkpoint.split("/")[-1]):
+            if store.info(layout.manifest_key(checkpoint)) is None:
+                remove_either(store, checkpoint)
+            store.remove(entry.key)
 
 
 def empty_trash(store: Store, only: str = "") -> None:

@@ -25,40 +25,58 @@ def aside_key(checkpoint: str, attempt: str, path: str) -> str:
     return f"{layout.staged_key(checkpoint, attempt)}/{path}"
 
 
-def take_in(
-    bucket: Bucket, checkpoint: str, union: Union, claimed: dict[str, Claims],
-    found: dict[str, ObjectInfo], staged: Collection[str],
-) -> None:  # fmt: skip
-    """Put the lowest rank's files that wait aside at their own keys, whatever is there.
-
-    Not those that have the bytes of what is there already. May be called again after a crash.
+def waiting_aside(
+    checkpoint: str, union: Union, claimed: Mapping[str, Claims],
+    found: Mapping[str, ObjectInfo], staged: Collection[str],
+) -> dict[str, str]:  # fmt: skip
+    """Path -> where the lowest rank's file waits: those whose bytes are not at their own keys.
 
     Args:
-        bucket: Where.
-        checkpoint: Its key; nothing is published of it.
+        checkpoint: Its key.
         union: Of its parts.
-        claimed: See `staging.claims`; what is put here is claimed by nobody else any more.
-        found: Path -> what is there; what is put here is added.
+        claimed: See `staging.claims`.
+        found: Path -> what is there.
         staged: Keys of all that is in its staging.
-
-    Raises:
-        NotWholeError: What waits is not what its writer listed.
     """
     there = set(staged)
     lowest = {path: aside_key(checkpoint, a, path) for path, a in _lowest(union).items()}
-    waiting = {
+    return {
         path: aside
         for path, aside in lowest.items()
         if aside in there and not _is_there(found.get(path), claimed[path])
     }
 
+
+def take_in(
+    bucket: Bucket, checkpoint: str, waiting: Mapping[str, str], claimed: Mapping[str, Claims],
+    *, is_only: bool,
+) -> None:  # fmt: skip
+    """Put the lowest rank's files that wait aside at their own keys, whatever is there.
+
+    May be called again after a crash.
+
+    Args:
+        bucket: Where.
+        checkpoint: Its key; nothing is published of it.
+        waiting: See `waiting_aside`.
+        claimed: See `staging.claims`.
+        is_only: No other attempt is sealed. Else what is there may be of one that is whole, and
+            must not go to one that is not: all that waits is read before any of it is copied.
+
+    Raises:
+        NotWholeError: What waits is not what its writer listed.
+    """
+
+    def look(path: str) -> None:
+        for _ in _checked(bucket, waiting[path], claimed[path][0][0]):
+            pass
+
     def move(path: str) -> None:
-        key, entry = f"{checkpoint}/{path}", claimed[path][0][0]
-        etag = _copy(bucket, waiting[path], key, entry)
-        found[path], claimed[path] = ObjectInfo(key, entry.size_bytes, 0.0, etag), [(entry, etag)]
+        _copy(bucket, waiting[path], f"{checkpoint}/{path}", claimed[path][0][0])
 
     with ThreadPoolExecutor(COPIES_COUNT) as pool:
-        list(pool.map(move, waiting))
+        for act in (move,) if is_only else (look, move):
+            list(pool.map(act, waiting))
 
 
 def _lowest(union: Union) -> Mapping[str, str]:
@@ -76,11 +94,12 @@ def _is_there(there: ObjectInfo | None, claimed: Claims) -> bool:
     return bool(etag) and any(entry == wanted and own == etag for entry, own in claimed)
 
 
-def _copy(bucket: Bucket, aside: str, key: str, entry: FileEntry) -> str:
+def _copy(bucket: Bucket, aside: str, key: str, entry: FileEntry) -> None:
     chunks = _checked(bucket, aside, entry)
     if entry.size_bytes <= WHOLE_BYTES:
-        return bucket.put(key, b"".join(chunks))
-    return bucket.put_stream(key, chunks, entry.size_bytes)
+        bucket.put(key, b"".join(chunks))
+    else:
+        bucket.put_stream(key, chunks, entry.size_bytes)
 
 
 def _checked(bucket: Bucket, aside: str, entry: FileEntry) -> Iterator[bytes]:

@@ -1,10 +1,11 @@
 """The only code that orders the writes of a checkpoint in a bucket: `commit.Committer` there.
 
-A bucket has no rename, so bytes go to their final keys at once, and the manifest alone is the
-commit (docs/design/commit-order-buckets.md says why):
+A bucket has no rename, so bytes go to their final keys at once where they can, and the manifest
+alone is the commit (docs/design/commit-order-buckets.md says why):
 
 1. `begin`: an attempt of its own, marked in staging. Refused where the checkpoint is published.
-2. the bytes, at `staging.final_key`, by whoever has them; `seal`: the list of them, with e-tags.
+2. the bytes, at `staging.final_key`, by whoever has them; a small file whose key is taken waits
+   aside, in staging. `seal`: the list of them, with e-tags.
 3. `place`: only notes what is to be published; no request, but for several `strict` ranks.
 4. `record`: the order (intent) first; one listing is compared with the seals; what waits aside
    goes to its key; what no seal names is removed; the manifest, created only if there is none.
@@ -30,7 +31,7 @@ from typing import Any
 from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
 from tune_sync.errors import DamagedError, FixCallError, NotWholeError, PutConflictError
-from tune_sync.homes.bucket.aside import aside_key, take_in
+from tune_sync.homes.bucket.aside import aside_key, take_in, waiting_aside
 from tune_sync.homes.bucket.leftovers import drop_orphaned_manifests, sweep_published
 from tune_sync.homes.bucket.put import put_for_delete, put_own
 from tune_sync.homes.bucket.records import READS_COUNT, BucketRecords
@@ -49,6 +50,7 @@ from tune_sync.homes.bucket.staging import (
     mark_key,
     order_from_json,
     settle,
+    settle_all,
 )
 from tune_sync.homes.recorded import Recovery
 from tune_sync.homes.tries import check_reported
@@ -311,8 +313,11 @@ class BucketCommitter(BucketRecords):
         parts = self._parts(checkpoint, taken)
         union = unite(checkpoint, [part.seal for part in parts], strict=order.strict)
         claimed, found = claims(union, parts), self._objects(checkpoint)
-        self._take_in(checkpoint, union, claimed, found, staged.keys)
-        files = self._settle(checkpoint, claimed, found)
+        waiting = self._waiting(checkpoint, union, claimed, found, staged.keys)
+        files = settle_all(checkpoint, claimed, found, waiting, self._settle_one)
+        # Not before it is known to be whole: another attempt's files may be overwritten.
+        is_only = set(sealed) <= set(taken)
+        take_in(self.bucket, checkpoint, waiting, claimed, is_only=is_only)
         metrics = union.metrics if order.manifest.metrics is None else order.manifest.metrics
         manifest = replace(
             order.manifest, files=files, directories=union.directories, metrics=metrics
@@ -323,16 +328,8 @@ class BucketCommitter(BucketRecords):
         self._put_manifest(manifest)
         warn_of_conflicts(checkpoint, union.conflicts, set(union.files) - set(files))
 
-    def _settle(
-        self, checkpoint: str, claimed: Mapping[str, Claims], found: Mapping[str, ObjectInfo]
-    ) -> tuple[FileEntry, ...]:
-        """The files of the whole, each compared with what the listing found."""
-        for path in claimed.keys() - found.keys():
-            raise NotWholeError(f"{checkpoint}/{path} is missing; report the checkpoint again")
-        return tuple(self._settle_one(found[path], mine) for path, mine in claimed.items())
-
-    def _take_in(self, checkpoint: str, *known: Any) -> None:
-        take_in(self.bucket, checkpoint, *known)
+    def _waiting(self, *known: Any) -> dict[str, str]:
+        return waiting_aside(*known)
 
     def _settle_one(self, there: ObjectInfo, claimed: Claims) -> FileEntry:
         return settle(there, claimed, partial(self._digest, there))

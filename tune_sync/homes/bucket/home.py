@@ -1,7 +1,8 @@
 """`BucketHome`: an experiment whose home is a bucket. Every process writes straight to it.
 
-Bytes of an attempt go to their final keys at once, as a bucket cannot rename; what counts is the
-manifest (see `homes.bucket.commit`). Small files are put side by side, large ones as streams.
+Bytes of an attempt go to their final keys at once, as a bucket cannot rename, but for small files
+whose keys are taken; what counts is the manifest (see `homes.bucket.commit`). Small files are put
+side by side, large ones as streams.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 ```
 .tune_sync/staging/<checkpoint>/intent.json            what `place` was asked for
 .tune_sync/staging/<checkpoint>/<attempt>/begun.json   the attempt may write
+                                          data/…       files whose own keys were taken
                                           seal.json    what it wrote, with the store's e-tags
                                           over.json    it was given up
                                           retired.json not an attempt: a delete is under way
@@ -12,7 +13,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,7 +142,9 @@ def intent_key(checkpoint: str) -> str:
 
 
 def final_key(staged_key: str) -> str:
-    """Where the bytes of a key in staging are really written: there is no rename later.
+    """Where the bytes of a key in staging are put if nothing is there: there is no rename later.
+
+    What is small, and finds something there, waits at its key in staging: see `put.put_own`.
 
     Raises:
         PathRefusedError: It is no key of an attempt's data.
@@ -184,6 +187,30 @@ def claims(union: Union, parts: Iterable[Part]) -> dict[str, Claims]:
         for entry in seal.files:
             found[entry.path].append((entry, etags.get(entry.path, "")))
     return found
+
+
+def settle_all(
+    checkpoint: str, claimed: Mapping[str, Claims], found: Mapping[str, ObjectInfo],
+    waiting: Collection[str], settle_one: Callable[[ObjectInfo, Claims], FileEntry],
+) -> tuple[FileEntry, ...]:  # fmt: skip
+    """The files of the whole; each that does not wait aside is compared with what is there.
+
+    Args:
+        checkpoint: Its key.
+        claimed: See `claims`.
+        found: Path -> what is there.
+        waiting: Paths whose lowest rank's bytes wait aside.
+        settle_one: See `settle`.
+
+    Raises:
+        NotWholeError: One is missing, or nobody's.
+    """
+    for path in claimed.keys() - found.keys() - set(waiting):
+        raise NotWholeError(f"{checkpoint}/{path} is missing; report the checkpoint again")
+    return tuple(
+        mine[0][0] if path in waiting else settle_one(found[path], mine)
+        for path, mine in claimed.items()
+    )
 
 
 def settle(there: ObjectInfo, claimed: Claims, digest: Callable[[], str]) -> FileEntry:
