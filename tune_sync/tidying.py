@@ -32,8 +32,14 @@ def cleanup(path: str | Path) -> Recovery:
         ConfigError: Another version of tune_sync wrote it, or this is no URL that can be read, or
             no whole experiment.
         LeaseHeldError: A live run owns it.
+        LeaseLostError: This was stopped for so long that another run took over; nothing more is
+            changed.
     """
-    site = _site_at(path)
+    return tidy(_site_at(path))
+
+
+def tidy(site: Site) -> Recovery:
+    """As `cleanup`, of the experiment at `site`."""
     if not site.is_ours():
         if site.home("", 1).store.info(layout.INTERNAL_DIR) is not None:
             raise ConfigError(
@@ -43,12 +49,13 @@ def cleanup(path: str | Path) -> Recovery:
         if not site.home("", 1).list("", False) and isinstance(site, BucketSite):
             raise FileNotFoundError(f"nothing is in {site.where}; give the experiment's URL")
         return Recovery((), ())  # nothing of ours is there
-    lease = site.lease(f"{TIDYING}{uuid.uuid4().hex}")
+    owner = f"{TIDYING}{uuid.uuid4().hex}"
+    lease = site.lease(owner)
     lease.acquire()
     try:
-        home = site.home("", 1)
+        home = site.home(owner, 1)
         recovery: Recovery = home.committer.recover()
-        return recovery + recover_inner(site, home)
+        return recovery + recover_inner(site, home, owner)
     finally:
         lease.hand_back()
 

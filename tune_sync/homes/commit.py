@@ -99,19 +99,6 @@ class Committer(Records):
         self._replace(layout.seal_key(checkpoint, seal.attempt), to_json(seal))
         self._sync_above(layout.attempt_key(checkpoint, seal.attempt))
 
-    def attempts(self, trial: str) -> list[tuple[str, str]]:
-        """What a trial has in staging now and did not place: `(checkpoint, attempt)`.
-
-        What is placed has its intent there until `record` is done, and a crash needs that.
-        """
-        checkpoints = [e for e in self.store.list(f"{layout.STAGING_DIR}/{trial}") if e.is_dir]
-        return [
-            (checkpoint.key.removeprefix(layout.STAGING_DIR + "/"), attempt.key.rsplit("/", 1)[-1])
-            for checkpoint in checkpoints
-            for attempt in self.store.list(checkpoint.key)
-            if self.store.info(f"{attempt.key}/{layout.INTENT}") is None
-        ]
-
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """Drop one attempt; a late write to it fails, as its directory is gone."""
         self._fence()
@@ -234,6 +221,7 @@ class Committer(Records):
         found, completed, dropped, kept = list(staged(self.store)), [], [], False
         waiting = {checkpoint for checkpoint in found if lacks(checkpoint)}
         for checkpoint in (checkpoint for checkpoint in found if checkpoint not in waiting):
+            self._fence()
             manifest = self._finish_place(checkpoint) or place_late(checkpoint)
             if manifest is not None:
                 self.record(manifest)
@@ -244,10 +232,13 @@ class Committer(Records):
                 dropped.append(checkpoint)
         if waiting:
             return Recovery(tuple(completed), ())
-        empty_trash(self.store)
         staging = (f"{layout.STAGING_DIR}/{c}" for c in dropped) if kept else (layout.STAGING_DIR,)
-        for key in (*staging, layout.REPORTED_DIR, layout.INCOMING_DIR, layout.TRASH_DIR):
-            self.store.remove_tree(key)
+        for key in (*staging, layout.REPORTED_DIR, layout.INCOMING_DIR):
+            self._fence()  # of another run, which may have begun, nothing goes
+            self._discard(key)
+        empty_trash(self.store)
+        self._fence()
+        self.store.remove_tree(layout.TRASH_DIR)
         forgotten = self._drop_orphaned_manifests()
         return Recovery(tuple(completed), tuple(dropped), forgotten)
 
@@ -395,6 +386,7 @@ class Committer(Records):
         """Forget checkpoints that someone removed by hand; returns them."""
         gone = [c for c in recorded(self.store) if self.store.info(c) is None]
         for key in map(layout.manifest_key, gone):
+            self._fence()
             self.store.remove(key)
             self.store.sync(layout.parent(key))
         return tuple(gone)

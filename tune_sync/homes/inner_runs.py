@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 
 import xxhash
 
@@ -56,8 +55,7 @@ def note_inner(home: Home, directory: str) -> None:
 
 
 def recover_inner(
-    site: Site, home: DriverHome, fence: Callable[[], None] = lambda: None, *,
-    strict: bool = False, waits: bool = False,
+    site: Site, home: DriverHome, owner: str, *, strict: bool = False, waits: bool = False
 ) -> Recovery:  # fmt: skip
     """`Committer.recover` for all that are noted; what it did there, by keys of the experiment.
 
@@ -66,16 +64,18 @@ def recover_inner(
     Args:
         site: The experiment.
         home: That of its run.
-        fence: Raises LeaseLostError if this run may no longer write.
+        owner: Id of that run.
         strict: See `Committer.recover`.
         waits: See `Committer.recover`.
+
+    Raises:
+        LeaseLostError: Another run took over.
     """
     total = Recovery((), ())
     for note in home.store.list(layout.INNER_DIR):
-        fence()
         try:
             directory = _directory(home.store.read(note.key), note.key)
-            committer = site.inside(directory).home("", 0).committer
+            committer = site.inside(directory).home(owner, 0).committer
             total += committer.recover(strict=strict, waits=waits).below(directory)
             if not waits:
                 home.remove(note.key)

@@ -118,6 +118,19 @@ class Records:
             return None
         return manifest_of(checkpoint, self.store.read(key), key)
 
+    def attempts(self, trial: str) -> builtins.list[tuple[str, str]]:
+        """What a trial has in staging now and did not place: `(checkpoint, attempt)`.
+
+        What is placed has its intent there until `record` is done, and a crash needs that.
+        """
+        checkpoints = [e for e in self.store.list(f"{layout.STAGING_DIR}/{trial}") if e.is_dir]
+        return [
+            (checkpoint.key.removeprefix(layout.STAGING_DIR + "/"), attempt.key.rsplit("/", 1)[-1])
+            for checkpoint in checkpoints
+            for attempt in self.store.list(checkpoint.key)
+            if self.store.info(f"{attempt.key}/{layout.INTENT}") is None
+        ]
+
     # For those who order writes
 
     def _seals(self, checkpoint: str, only: Collection[str] | None = None) -> list[Seal]:

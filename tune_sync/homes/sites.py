@@ -122,7 +122,7 @@ class Site(Protocol):
         """
 
     def inside(self, key: str) -> Site:
-        """A directory of it, as an experiment directory of its own."""
+        """A directory of it, as an experiment directory of its own, under the lease of this."""
 
     def home(self, owner: str, checkpoint_depth: int) -> DriverHome:
         """Its verbs, for the run `owner`."""
@@ -136,12 +136,13 @@ class LocalSite:
 
     Args:
         root: The experiment directory.
+        leased_root: The directory with the lease, if it is another one; see `LocalHome`.
     """
 
     setting = "storage_path, or name"
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, leased_root: Path | None = None) -> None:
+        self._root, self._leased_root = root, leased_root
         self.where = str(root)
         self.ways_out = (
             "choose another name, or move it aside with tune_sync.RunConfig(overwrite=True)"
@@ -213,11 +214,11 @@ class LocalSite:
         inner = self.root / layout.check_key(key)
         if os.path.realpath(inner) != os.path.join(os.path.realpath(self.root), key):
             raise PathRefusedError(f"{inner} is reached through a link; remove the link")
-        return type(self)(inner)
+        return type(self)(inner, self._root)
 
     def home(self, owner: str, checkpoint_depth: int) -> LocalHome:
         """See `Site.home`."""
-        return LocalHome(self.root, owner, checkpoint_depth)
+        return LocalHome(self.root, owner, checkpoint_depth, self._leased_root)
 
     def lease(self, owner: str) -> Lease:
         """See `Site.lease`."""

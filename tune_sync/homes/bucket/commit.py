@@ -294,15 +294,6 @@ class BucketCommitter(BucketRecords):
         self.bucket.delete([mark_key(checkpoint, a, RETIRED) for a in staged.retired()])
         self.bucket.put(intent_key(checkpoint), order.to_json())
 
-    def _is_recorded(self, manifest: Manifest) -> bool:
-        """Whether an earlier `record` of the same manifest came as far as putting it."""
-        found = self.manifest(manifest.checkpoint)
-        if found is None:
-            return False
-        if (found.owner, found.published_s) != (manifest.owner, manifest.published_s):
-            raise immutable(manifest.checkpoint)
-        return True
-
     def _publish(self, order: Order, staged: Staged) -> None:
         checkpoint = order.manifest.checkpoint
         sealed = staged.sealed()
@@ -347,11 +338,15 @@ class BucketCommitter(BucketRecords):
                 raise
 
     def _delete_staged(self, checkpoint: str) -> None:
-        self.bucket.delete([o.key for o in self.bucket.list(f"{layout.STAGING_DIR}/{checkpoint}")])
+        staged = self.bucket.list(f"{layout.STAGING_DIR}/{checkpoint}")
+        self._fence()  # what comes before a delete may take long
+        self.bucket.delete([o.key for o in staged])
 
     def _drop(self, checkpoint: str) -> None:
         """Remove what is not published: first its objects, as staging tells that there are any."""
-        self.bucket.delete([o.key for o in self._objects(checkpoint).values()])
+        objects = self._objects(checkpoint).values()
+        self._fence()
+        self.bucket.delete([o.key for o in objects])
         self._delete_staged(checkpoint)
 
     def _finish(self, checkpoint: str, staged: Staged) -> bool:
@@ -396,4 +391,4 @@ class BucketCommitter(BucketRecords):
         return True
 
     def _sweep_published(self, checkpoint: str, staged: Staged) -> None:
-        sweep_published(self, checkpoint, staged.keys)
+        sweep_published(self, checkpoint, staged.keys, self._fence)

@@ -19,6 +19,7 @@ from tune_sync.homes.bucket.staging import (
     Part,
     Staged,
     group,
+    immutable,
     intent_key,
     mark_key,
     order_from_json,
@@ -74,6 +75,15 @@ class BucketRecords:
             raise NotWholeError(f"attempt {attempt} at {checkpoint} is over; report it again")
 
     # For those who order writes
+
+    def _is_recorded(self, manifest: Manifest) -> bool:
+        """Whether an earlier `record` of the same manifest came as far as putting it."""
+        found = self.manifest(manifest.checkpoint)
+        if found is None:
+            return False
+        if (found.owner, found.published_s) != (manifest.owner, manifest.published_s):
+            raise immutable(manifest.checkpoint)
+        return True
 
     def _newest(self) -> dict[str, str]:
         """Trial directory -> the latest of its published checkpoints."""
