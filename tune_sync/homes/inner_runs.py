@@ -55,7 +55,8 @@ def note_inner(home: Home, directory: str) -> None:
 
 
 def recover_inner(
-    site: Site, home: DriverHome, owner: str, *, strict: bool = False, waits: bool = False
+    site: Site, home: DriverHome, owner: str, *, strict: bool = False, waits: bool = False,
+    sent_since_s: float | None = None,
 ) -> Recovery:  # fmt: skip
     """`Committer.recover` for all that are noted; what it did there, by keys of the experiment.
 
@@ -67,6 +68,7 @@ def recover_inner(
         owner: Id of that run.
         strict: See `Committer.recover`.
         waits: See `Committer.recover`.
+        sent_since_s: See `Committer.recover`.
 
     Raises:
         LeaseLostError: Another run took over.
@@ -76,8 +78,9 @@ def recover_inner(
         try:
             directory = _directory(home.store.read(note.key), note.key)
             committer = site.inside(directory).home(owner, 0).committer
-            total += committer.recover(strict=strict, waits=waits).below(directory)
-            if not waits:
+            found = committer.recover(strict=strict, waits=waits, sent_since_s=sent_since_s)
+            total += found.below(directory)
+            if not found.kept:
                 home.remove(note.key)
         except LeaseLostError:
             raise

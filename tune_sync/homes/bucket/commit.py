@@ -234,13 +234,16 @@ class BucketCommitter(BucketRecords):
 
     # After a crash
 
-    def recover(self, *, strict: bool = False, waits: bool = False) -> Recovery:
+    def recover(
+        self, *, strict: bool = False, waits: bool = False, sent_since_s: float | None = None
+    ) -> Recovery:
         """Publish what was placed or may have been, drop the rest. For the owner of the lease only.
 
         After the end of another driver: nobody else knows by now what was placed. `strict`: see
-        `manifest.unite`. `waits`: see `commit.Committer.recover`.
+        `manifest.unite`. `waits`, `sent_since_s`: see `commit.Committer.recover`.
         """
-        return self._go_over(partial(self._finish_unplaced, strict=strict), waits)
+        lacks = partial(self._may_be_whole_later, sent_since_s=sent_since_s) if waits else None
+        return self._go_over(partial(self._finish_unplaced, strict=strict), lacks)
 
     def sweep(self) -> Recovery:
         """As `recover`, at the end of this run, which knows what was placed: that alone counts.
@@ -253,26 +256,29 @@ class BucketCommitter(BucketRecords):
     # Inside
 
     def _go_over(
-        self, finish_unplaced: Callable[[str, Staged, str], bool], waits: bool = False
-    ) -> Recovery:
-        completed, dropped = [], []
+        self, finish_unplaced: Callable[[str, Staged, str], bool],
+        lacks: Callable[[str, Staged, str], bool] | None = None,
+    ) -> Recovery:  # fmt: skip
+        completed, dropped, kept = [], [], []
         newest = self._newest()
         for checkpoint, staged in self._staged("").items():
             self._fence()
             after = newest.get(layout.parent(checkpoint), "")
             if self.bucket.info(layout.manifest_key(checkpoint)) is not None:
                 self._sweep_published(checkpoint, staged)
-            elif waits and self._may_be_whole_later(checkpoint, staged, after):
-                continue
+            elif lacks is not None and lacks(checkpoint, staged, after):
+                kept.append(checkpoint)
             elif self._finish(checkpoint, staged) or finish_unplaced(checkpoint, staged, after):
                 completed.append(checkpoint)
                 self._delete_staged(checkpoint)
-            elif not self._keeps_unreadable(checkpoint, staged):
+            elif self._keeps_unreadable(checkpoint, staged):
+                kept.append(checkpoint)
+            else:
                 self._drop(checkpoint)
                 if not staged.retired():
                     dropped.append(checkpoint)
         forgotten = drop_orphaned_manifests(self, self._fence)
-        return Recovery(tuple(completed), tuple(dropped), forgotten)
+        return Recovery(tuple(completed), tuple(dropped), forgotten, tuple(kept))
 
     def _note_placed(self, checkpoint: str, order: Order) -> None:
         """Put the intents of all that was placed: a driver may be killed before it is recorded.
