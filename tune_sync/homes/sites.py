@@ -24,7 +24,7 @@ from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.lease import Holder, Lease, in_use, live_holder
 from tune_sync.homes.recorded import Snapshot
 from tune_sync.homes.replacing import replace_file
-from tune_sync.homes.store import LocalStore
+from tune_sync.homes.store import LocalStore, Store
 from tune_sync.manifest import FORMAT_VERSION
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -179,8 +179,7 @@ class LocalSite:
 
     def put(self, key: str, data: bytes) -> None:
         """See `Site.put`."""
-        fresh = f"{layout.FORMAT_KEY}.{uuid.uuid4().hex}"  # another driver may do the same
-        replace_file(LocalStore(self.root), key, data, fresh=fresh)
+        put_whole(LocalStore(self.root), key, data)
 
     def is_ours(self) -> bool:
         """See `Site.is_ours`."""
@@ -223,6 +222,23 @@ class LocalSite:
     def lease(self, owner: str) -> Lease:
         """See `Site.lease`."""
         return Lease(self.root, owner)
+
+
+def put_whole(store: Store, key: str, data: bytes) -> None:
+    """Replace a small file whole, also without the lease. It is durable on return.
+
+    It is written where a recovery sweeps, as the process may be killed meanwhile.
+
+    Raises:
+        StoreError, OSError: It cannot be written.
+    """
+    fresh = f"{layout.INCOMING_DIR}/{uuid.uuid4().hex}"
+    try:
+        store.make_dir(layout.INCOMING_DIR)
+        replace_file(store, key, data, fresh=fresh)
+    except FileNotFoundError:  # another driver took the lease just now, and swept
+        store.make_dir(layout.INCOMING_DIR)
+        replace_file(store, key, data, fresh=fresh)
 
 
 def holds_experiment(root: Path) -> bool:
@@ -271,6 +287,8 @@ def format_json() -> bytes:
 
 def check_format(data: bytes, file: str, where: str) -> None:
     """Raise if the experiment directory `where` was written in a format that is not ours."""
+    if not data:  # a power cut may leave it so; a run writes it anew
+        return
     try:
         found = json.loads(data).get("format_version")
     except (ValueError, AttributeError, RecursionError) as error:
