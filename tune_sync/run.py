@@ -142,8 +142,8 @@ class Run:
         """Publish what earlier runs have left in staging, or drop it; `waits`: nodes come later."""
         recover = self.home.committer.recover
         log_recovery(self.where, recover(strict=self._strict, waits=waits))
-        fence, strict = self.lease.check, self._strict
-        inner = recover_inner(self._site, self.home, fence, strict=strict, waits=waits)
+        site, home, owner = self._site, self.home, self.owner
+        inner = recover_inner(site, home, owner, strict=self._strict, waits=waits)
         log_recovery(self.where, inner)
         if self.home.in_place:
             self._taken = set(self.home.published_keys())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import time
 import uuid
 from pathlib import Path
 
 from tune_sync import layout
+from tune_sync.behind.left_behind import LEFT_AGE_S
 from tune_sync.buckets.url import BucketUrl
 from tune_sync.destination import parse_destination
 from tune_sync.errors import ConfigError
@@ -15,25 +18,35 @@ from tune_sync.homes.lease import TIDYING
 from tune_sync.homes.recorded import Recovery
 from tune_sync.homes.sites import LocalSite, Site
 
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
 
 def cleanup(path: str | Path) -> Recovery:
     """Complete or drop what a crashed run left half done in an experiment directory.
 
-    A restore does the same by itself; this is for directories that are only read.
+    A restore does the same by itself; this is for directories that are only read. With
+    write-behind, nodes may still have parts of a checkpoint that others have sent: a restore asks
+    them. This cannot, so it keeps such parts for as long as nodes keep the rest (`LEFT_AGE_S`).
 
     Args:
         path: The experiment directory, on this machine, or its URL (`file://` is a directory).
 
     Returns:
-        Which checkpoints were completed, and which were dropped, also of trainers inside of trials.
+        Which checkpoints were completed, dropped and kept, also of trainers inside of trials.
 
     Raises:
         FileNotFoundError: It is not there.
         ConfigError: Another version of tune_sync wrote it, or this is no URL that can be read, or
             no whole experiment.
         LeaseHeldError: A live run owns it.
+        LeaseLostError: This was stopped for so long that another run took over; nothing more is
+            changed.
     """
-    site = _site_at(path)
+    return tidy(_site_at(path))
+
+
+def tidy(site: Site) -> Recovery:
+    """As `cleanup`, of the experiment at `site`."""
     if not site.is_ours():
         if site.home("", 1).store.info(layout.INTERNAL_DIR) is not None:
             raise ConfigError(
@@ -43,14 +56,24 @@ def cleanup(path: str | Path) -> Recovery:
         if not site.home("", 1).list("", False) and isinstance(site, BucketSite):
             raise FileNotFoundError(f"nothing is in {site.where}; give the experiment's URL")
         return Recovery((), ())  # nothing of ours is there
-    lease = site.lease(f"{TIDYING}{uuid.uuid4().hex}")
+    owner = f"{TIDYING}{uuid.uuid4().hex}"
+    lease = site.lease(owner)
     lease.acquire()
     try:
-        home = site.home("", 1)
-        recovery: Recovery = home.committer.recover()
-        return recovery + recover_inner(site, home)
+        home = site.home(owner, 1)
+        sent_since_s = time.time() - LEFT_AGE_S
+        recovery: Recovery = home.committer.recover(waits=True, sent_since_s=sent_since_s)
+        recovery += recover_inner(site, home, owner, waits=True, sent_since_s=sent_since_s)
     finally:
         lease.hand_back()
+    if recovery.kept:
+        logger.warning(
+            "%s: not whole, and kept: %s. Nodes may have the rest of what they sent. A restore "
+            "asks them, and drops what stays incomplete; cleanup does %.0f days after it was "
+            "sealed. Where a seal cannot be read, a warning above says what to do",
+            site.where, ", ".join(recovery.kept), LEFT_AGE_S / 24 / 3600,
+        )  # fmt: skip
+    return recovery
 
 
 def _site_at(path: str | Path) -> Site:

@@ -135,7 +135,7 @@ def test_half_of_what_was_reported_is_not_published_and_stays(
     assert committer.manifest(C0) is None
     restored = BucketCommitter(bucket, "next")
     recovery = restored.recover(waits=True)
-    assert (recovery.completed, recovery.dropped) == ((), ())
+    assert (recovery.completed, recovery.dropped, recovery.kept) == ((), (), (C0,))
     assert bucket.get(f"{C0}/x") == b"1"
     bucket.put(key, seal)
     assert restored.recover(waits=True).completed == (C0,)

@@ -102,7 +102,7 @@ def test_a_seal_that_cannot_be_read_is_told_and_kept_with_its_bytes(
         with caplog.at_level(logging.WARNING, "ray.tune_sync"):
             recovery = committer.recover()
         assert f"{layout.seal_key(CHECKPOINT, attempt)} is not JSON" in caplog.text
-        assert recovery.completed == () and CHECKPOINT not in recovery.dropped
+        assert (recovery.completed, recovery.kept) == ((), (CHECKPOINT,))
         data = layout.staged_key(CHECKPOINT, attempt)
         assert committer.store.read(f"{data}/model") == b"1"
         assert not committer.store.list(f"{layout.STAGING_DIR}/{other}")
@@ -180,6 +180,7 @@ def test_in_a_bucket_a_seal_that_cannot_be_read_is_told_and_kept_with_its_object
     for _ in range(2):
         caplog.clear()
         with caplog.at_level(logging.WARNING, "ray.tune_sync"):
-            assert BucketCommitter(committer.bucket).recover() == Recovery((), ())
+            recovery = BucketCommitter(committer.bucket).recover()
+        assert recovery == Recovery((), (), kept=(CHECKPOINT,))
         assert f"{key} is not JSON" in caplog.text
         assert committer.bucket.get(f"{CHECKPOINT}/model") == b"1"

@@ -72,7 +72,7 @@ def test_a_restore_waits_for_the_rest_and_takes_it_when_it_is_seen(
     with pytest.raises(NotWholeError):
         home.committer.place(CHECKPOINT, attempts=attempts)
     recovery = SharedHome(tmp_path / "exp").committer.recover(waits=True)
-    assert (recovery.completed, recovery.dropped) == ((), ())
+    assert (recovery.completed, recovery.dropped, recovery.kept) == ((), (), (CHECKPOINT,))
     shutil.move(away, at)
     recovery = SharedHome(tmp_path / "exp").committer.recover(waits=True)
     assert recovery.completed == (CHECKPOINT,)

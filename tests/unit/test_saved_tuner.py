@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tune_sync import cleanup, layout
 from tune_sync.errors import DamagedError
 from tune_sync.homes.bucket.home import BucketHome
+from tune_sync.homes.commit import Committer
 from tune_sync.homes.saved_tuner import COPY, TUNER, is_whole, keep_copy, put_back, read_whole
-from tune_sync.homes.sites import LocalSite
+from tune_sync.homes.sites import LocalSite, put_whole
+from tune_sync.homes.store import LocalStore
 from tune_sync.testing.memory_bucket import MemoryBucket
 
 WHOLE = pickle.dumps({"run_config": ["x"] * 100, "bytes": os.urandom(1000)})
@@ -86,3 +92,41 @@ def test_what_is_whole_stays_as_it_is(site: LocalSite) -> None:
     before = (site.root / TUNER).stat()
     put_back(site)
     assert (site.root / TUNER).stat() == before
+
+
+# A process that may write no more than this to a file is ended by the kernel in the middle of it.
+KILLED = """
+import resource, signal, sys
+from pathlib import Path
+from tune_sync.homes.saved_tuner import keep_copy
+from tune_sync.homes.sites import LocalSite
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+keep_copy(LocalSite(Path(sys.argv[1])))
+"""
+
+
+def test_what_a_kill_leaves_of_the_copy_is_swept(site: LocalSite) -> None:
+    before = sorted(os.listdir(site.root / layout.INTERNAL_DIR))
+    killed = subprocess.run([sys.executable, "-c", KILLED, site.root], check=False)
+    assert killed.returncode == -signal.SIGXFSZ
+    cleanup(site.root)
+    after = sorted(os.listdir(site.root / layout.INTERNAL_DIR))
+    assert [name for name in after if name not in (*before, "lease.lock")] == []
+
+
+class Swept(LocalStore):
+    """Just before the first file gets its name, the owner of the lease sweeps."""
+
+    is_swept = False
+
+    def rename(self, source: str, target: str) -> None:
+        if not self.is_swept:
+            self.is_swept = True
+            Committer(LocalStore(self.root)).recover()
+        super().rename(source, target)
+
+
+def test_a_sweep_of_the_leases_owner_is_in_nobodys_way(tmp_path: Path) -> None:
+    put_whole(Swept(tmp_path), "file", b"data")
+    assert (tmp_path / "file").read_bytes() == b"data"

@@ -13,18 +13,22 @@ import pytest
 import tune_sync
 from tests.unit.staged import placed
 from tune_sync import cli
+from tune_sync.buckets.url import parse_bucket_url
 from tune_sync.errors import ConfigError
 from tune_sync.homes.bucket.home import BucketHome
+from tune_sync.homes.bucket.site import BucketSite
 from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.lease import Holder
 from tune_sync.homes.look import look_at
-from tune_sync.homes.sites import format_json
+from tune_sync.homes.recorded import Recovery
+from tune_sync.homes.sites import LocalSite, Site, format_json
 from tune_sync.homes.store import Info
 from tune_sync.layout import FORMAT_KEY, LEASE_KEY
 from tune_sync.monitor.joining import muted
 from tune_sync.monitor.seen import NodeStatus, Status
 from tune_sync.run import Run
 from tune_sync.testing.memory_bucket import MemoryBucket
+from tune_sync.tidying import tidy
 
 TIMEOUT_S = 10.0
 FIRST, SECOND = "t/checkpoint_000000", "u/checkpoint_000000"
@@ -152,6 +156,19 @@ def test_another_versions_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / FORMAT_KEY).write_text(json.dumps({"format_version": 99}))
     with pytest.raises(ConfigError, match="99"):
         tune_sync.status(tmp_path)
+
+
+@pytest.mark.parametrize("in_bucket", [False, True])
+def test_a_mark_that_a_power_cut_left_empty_is_ours(tmp_path: Path, in_bucket: bool) -> None:
+    site: Site = LocalSite(tmp_path / "exp")
+    if in_bucket:
+        site = BucketSite(parse_bucket_url(f"memory://empty-{tmp_path.name}/exp"))
+    site.prepare()
+    site.put(FORMAT_KEY, b"")
+    assert look_at(site.home("", 1), site.where).count == 0
+    assert site.is_ours()
+    assert tidy(site) == Recovery((), ())
+    site.prepare()
 
 
 def test_it_reads_well() -> None:

@@ -184,7 +184,7 @@ def test_parts_wait_for_those_of_a_node_that_was_down(
     sender.exchange(Orders(parts={zero: [zero, one], one: [zero, one]}, held_back=[one]))
     home.is_up = True
     until(sender, lambda n: set(n.stored) == {zero})
-    assert home.committer.recover(waits=True) == Recovery((), ())
+    assert home.committer.recover(waits=True) == Recovery((), (), kept=(FIRST,))
     sender.exchange(Orders(parts={zero: [zero, one], one: [zero, one]}))
     until(sender, lambda n: len(n.stored) == 2)
     assert home.committer.recover().completed == (FIRST,)
@@ -196,7 +196,7 @@ def test_in_a_bucket_parts_wait_too_and_are_dropped_if_the_rest_does_not_come(
 ) -> None:
     committer = bucket_with_ranks(parts=("n0", "n1", "n2"))
     with caplog.at_level(logging.WARNING, "ray.tune_sync"):
-        assert committer.recover(waits=True) == Recovery((), ())
+        assert committer.recover(waits=True) == Recovery((), (), kept=(C0,))
     assert caplog.text == ""
     attempt = staged(committer, {"rank2": b"x"}, 2)
     part = committer._parts(C0, [attempt])[0]

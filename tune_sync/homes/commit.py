@@ -93,19 +93,6 @@ class Committer(Records):
         self._replace(layout.seal_key(checkpoint, seal.attempt), to_json(seal))
         self._sync_above(layout.attempt_key(checkpoint, seal.attempt))
 
-    def attempts(self, trial: str) -> list[tuple[str, str]]:
-        """What a trial has in staging now and did not place: `(checkpoint, attempt)`.
-
-        What is placed has its intent there until `record` is done, and a crash needs that.
-        """
-        checkpoints = [e for e in self.store.list(f"{layout.STAGING_DIR}/{trial}") if e.is_dir]
-        return [
-            (checkpoint.key.removeprefix(layout.STAGING_DIR + "/"), attempt.key.rsplit("/", 1)[-1])
-            for checkpoint in checkpoints
-            for attempt in self.store.list(checkpoint.key)
-            if self.store.info(f"{attempt.key}/{layout.INTENT}") is None
-        ]
-
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """Drop one attempt; a late write to it fails, as its directory is gone."""
         self._fence()
@@ -197,53 +184,58 @@ class Committer(Records):
 
     # After a crash
 
-    def recover(self, *, strict: bool = False, waits: bool = False) -> Recovery:
+    def recover(
+        self, *, strict: bool = False, waits: bool = False, sent_since_s: float | None = None
+    ) -> Recovery:
         """Complete what was placed or may have been, drop the rest. For the lease's owner only.
 
         After the end of another driver: nobody else knows by now what was reported. `strict`: see
-        `manifest.unite`. `waits`: nothing is dropped where other ranks' parts may come.
+        `manifest.unite`. `waits`: nothing is dropped where other ranks' parts may come;
+        `sent_since_s`: see `tries.may_come`.
         """
-        newest = newest_of(recorded(self.store))
-
-        def place_late(checkpoint: str) -> Manifest | None:
-            after = newest.get(layout.parent(checkpoint), "")
-            return self._place_late(checkpoint, after, strict)
-
-        def lacks(checkpoint: str) -> bool:
-            after = newest.get(layout.parent(checkpoint), "")
-            return waits and self._may_be_whole_later(checkpoint, after)
-
-        return self._go_over(place_late, lacks)
+        lacks = partial(self._may_be_whole_later, sent_since_s=sent_since_s) if waits else None
+        return self._go_over(partial(self._place_late, strict=strict), lacks)
 
     def sweep(self) -> Recovery:
         """As `recover`, at the end of this run, which knows what was placed: that alone counts."""
-        return self._go_over(lambda checkpoint: None)
+        return self._go_over(lambda checkpoint, after: None)
 
     # Inside
 
     def _go_over(
-        self, place_late: Callable[[str], Manifest | None],
-        lacks: Callable[[str], bool] = lambda checkpoint: False,
+        self, place_late: Callable[[str, str], Manifest | None],
+        lacks: Callable[[str, str], bool] | None = None,
     ) -> Recovery:  # fmt: skip
-        found, completed, dropped, kept = list(staged(self.store)), [], [], False
-        waiting = {checkpoint for checkpoint in found if lacks(checkpoint)}
-        for checkpoint in (checkpoint for checkpoint in found if checkpoint not in waiting):
-            manifest = self._finish_place(checkpoint) or place_late(checkpoint)
+        completed, dropped, kept = [], [], []
+        newest = newest_of(recorded(self.store))
+        for checkpoint in list(staged(self.store)):
+            self._fence()
+            after = newest.get(layout.parent(checkpoint), "")
+            if lacks is not None and lacks(checkpoint, after):
+                kept.append(checkpoint)
+                continue
+            manifest = self._finish_place(checkpoint) or place_late(checkpoint, after)
             if manifest is not None:
                 self.record(manifest)
                 completed.append(checkpoint)
             elif self._keeps_unreadable(checkpoint):
-                kept = True
+                kept.append(checkpoint)
             else:
                 dropped.append(checkpoint)
-        if waiting:
-            return Recovery(tuple(completed), ())
         empty_trash(self.store)
-        staging = (f"{layout.STAGING_DIR}/{c}" for c in dropped) if kept else (layout.STAGING_DIR,)
-        for key in (*staging, layout.REPORTED_DIR, layout.INCOMING_DIR, layout.TRASH_DIR):
-            self.store.remove_tree(key)
+        left = [layout.STAGING_DIR, layout.REPORTED_DIR]
+        if kept:  # with the notes of what they are made of
+            left = [f"{layout.STAGING_DIR}/{checkpoint}" for checkpoint in dropped]
+        for key in (*left, layout.INCOMING_DIR):
+            self._fence()  # of another run, which may have begun, nothing goes
+            self._discard(key)
+        for checkpoint in (*completed, *dropped) if kept else ():
+            self._fence()
+            self.store.remove(layout.reported_key(checkpoint))
+        self._fence()
+        self.store.remove_tree(layout.TRASH_DIR)
         forgotten = self._drop_orphaned_manifests()
-        return Recovery(tuple(completed), tuple(dropped), forgotten)
+        return Recovery(tuple(completed), tuple(dropped), forgotten, tuple(kept))
 
     def _replace(self, key: str, data: bytes) -> None:
         """See `replace_file`; the directories above its parent may be new, and are not synced."""
@@ -392,6 +384,7 @@ class Committer(Records):
         finish_removals(self.store)
         gone = self._orphaned()
         for key in map(layout.manifest_key, gone):
+            self._fence()
             self.store.remove(key)
             self.store.sync(layout.parent(key))
         return tuple(gone)

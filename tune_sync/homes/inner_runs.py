@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 
 import xxhash
 
@@ -64,8 +63,8 @@ def note_inner(home: Home, directory: str) -> None:
 
 
 def recover_inner(
-    site: Site, home: DriverHome, fence: Callable[[], None] = lambda: None, *,
-    strict: bool = False, waits: bool = False,
+    site: Site, home: DriverHome, owner: str, *, strict: bool = False, waits: bool = False,
+    sent_since_s: float | None = None,
 ) -> Recovery:  # fmt: skip
     """`Committer.recover` for all that are noted; what it did there, by keys of the experiment.
 
@@ -74,18 +73,22 @@ def recover_inner(
     Args:
         site: The experiment.
         home: That of its run.
-        fence: Raises LeaseLostError if this run may no longer write.
+        owner: Id of that run.
         strict: See `Committer.recover`.
         waits: See `Committer.recover`.
+        sent_since_s: See `Committer.recover`.
+
+    Raises:
+        LeaseLostError: Another run took over.
     """
     total = Recovery((), ())
     for note in home.store.list(layout.INNER_DIR):
-        fence()
         try:
             directory = _directory(home.store.read(note.key), note.key)
-            committer = site.inside(directory).home("", 0).committer
-            total += committer.recover(strict=strict, waits=waits).below(directory)
-            if not waits:
+            committer = site.inside(directory).home(owner, 0).committer
+            found = committer.recover(strict=strict, waits=waits, sent_since_s=sent_since_s)
+            total += found.below(directory)
+            if not found.kept:
                 home.remove(note.key)
         except LeaseLostError:
             raise

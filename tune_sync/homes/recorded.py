@@ -16,7 +16,7 @@ import xxhash
 from tune_sync import layout
 from tune_sync.errors import DamagedError, FixCallError, NotWholeError, PathRefusedError
 from tune_sync.homes.store import Info, Store, is_linked_away
-from tune_sync.homes.tries import check_reported, lacks_parts
+from tune_sync.homes.tries import check_reported, lacks_parts, may_come
 from tune_sync.manifest import (
     FileEntry,
     Manifest,
@@ -41,21 +41,23 @@ class Recovery:
         completed: Checkpoints whose manifest was recorded after all.
         dropped: Staged checkpoints that were not whole, or that nobody can tell to be.
         forgotten: Published checkpoints that someone else removed.
+        kept: Staged checkpoints that stay: parts of other ranks may come, or a seal cannot be read.
     """
 
     completed: tuple[str, ...]
     dropped: tuple[str, ...]
     forgotten: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
     def below(self, directory: str) -> Recovery:
         """The same, of a directory of an experiment, as that names them."""
-        kinds = (self.completed, self.dropped, self.forgotten)
+        kinds = (self.completed, self.dropped, self.forgotten, self.kept)
         return Recovery(*(tuple(f"{directory}/{key}" for key in kind) for kind in kinds))
 
     def __add__(self, other: Recovery) -> Recovery:
         return Recovery(
             self.completed + other.completed, self.dropped + other.dropped,
-            self.forgotten + other.forgotten,
+            self.forgotten + other.forgotten, self.kept + other.kept,
         )  # fmt: skip
 
 
@@ -117,6 +119,19 @@ class Records:
         if self.store.info(key) is None or self.store.info(checkpoint) is None:
             return None
         return manifest_of(checkpoint, self.store.read(key), key)
+
+    def attempts(self, trial: str) -> builtins.list[tuple[str, str]]:
+        """What a trial has in staging now and did not place: `(checkpoint, attempt)`.
+
+        What is placed has its intent there until `record` is done, and a crash needs that.
+        """
+        checkpoints = [e for e in self.store.list(f"{layout.STAGING_DIR}/{trial}") if e.is_dir]
+        return [
+            (checkpoint.key.removeprefix(layout.STAGING_DIR + "/"), attempt.key.rsplit("/", 1)[-1])
+            for checkpoint in checkpoints
+            for attempt in self.store.list(checkpoint.key)
+            if self.store.info(f"{attempt.key}/{layout.INTENT}") is None
+        ]
 
     # For those who order writes
 
@@ -270,11 +285,14 @@ class Records:
             and all(self._has_bytes(checkpoint, file) for file in union.files)
         )
 
-    def _may_be_whole_later(self, checkpoint: str, after: str) -> bool:
-        """Whether parts of other ranks are missing, and may come."""
+    def _may_be_whole_later(
+        self, checkpoint: str, after: str, sent_since_s: float | None = None
+    ) -> bool:
+        """Whether parts of other ranks are missing, and may come. See `tries.may_come`."""
         if self._intents(checkpoint) or layout.by_age(checkpoint) <= layout.by_age(after):
             return False
-        return lacks_parts(self._seals_of_dead(checkpoint))
+        seals = self._seals_of_dead(checkpoint)
+        return may_come(seals, sent_since_s) and lacks_parts(seals)
 
 
 def newest_of(checkpoints: Iterable[str]) -> dict[str, str]:

@@ -24,7 +24,7 @@ from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.lease import Holder, Lease, in_use, live_holder
 from tune_sync.homes.recorded import Snapshot
 from tune_sync.homes.replacing import replace_file
-from tune_sync.homes.store import LocalStore
+from tune_sync.homes.store import LocalStore, Store
 from tune_sync.manifest import FORMAT_VERSION
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -122,7 +122,7 @@ class Site(Protocol):
         """
 
     def inside(self, key: str) -> Site:
-        """A directory of it, as an experiment directory of its own."""
+        """A directory of it, as an experiment directory of its own, under the lease of this."""
 
     def home(self, owner: str, checkpoint_depth: int) -> DriverHome:
         """Its verbs, for the run `owner`."""
@@ -136,12 +136,13 @@ class LocalSite:
 
     Args:
         root: The experiment directory.
+        leased_root: The directory with the lease, if it is another one; see `LocalHome`.
     """
 
     setting = "storage_path, or name"
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, leased_root: Path | None = None) -> None:
+        self._root, self._leased_root = root, leased_root
         self.where = str(root)
         self.ways_out = (
             "choose another name, or move it aside with tune_sync.RunConfig(overwrite=True)"
@@ -178,8 +179,7 @@ class LocalSite:
 
     def put(self, key: str, data: bytes) -> None:
         """See `Site.put`."""
-        fresh = f"{layout.FORMAT_KEY}.{uuid.uuid4().hex}"  # another driver may do the same
-        replace_file(LocalStore(self.root), key, data, fresh=fresh)
+        put_whole(LocalStore(self.root), key, data)
 
     def is_ours(self) -> bool:
         """See `Site.is_ours`."""
@@ -213,15 +213,32 @@ class LocalSite:
         inner = self.root / layout.check_key(key)
         if os.path.realpath(inner) != os.path.join(os.path.realpath(self.root), key):
             raise PathRefusedError(f"{inner} is reached through a link; remove the link")
-        return type(self)(inner)
+        return type(self)(inner, self._root)
 
     def home(self, owner: str, checkpoint_depth: int) -> LocalHome:
         """See `Site.home`."""
-        return LocalHome(self.root, owner, checkpoint_depth)
+        return LocalHome(self.root, owner, checkpoint_depth, self._leased_root)
 
     def lease(self, owner: str) -> Lease:
         """See `Site.lease`."""
         return Lease(self.root, owner)
+
+
+def put_whole(store: Store, key: str, data: bytes) -> None:
+    """Replace a small file whole, also without the lease. It is durable on return.
+
+    It is written where a recovery sweeps, as the process may be killed meanwhile.
+
+    Raises:
+        StoreError, OSError: It cannot be written.
+    """
+    fresh = f"{layout.INCOMING_DIR}/{uuid.uuid4().hex}"
+    try:
+        store.make_dir(layout.INCOMING_DIR)
+        replace_file(store, key, data, fresh=fresh)
+    except FileNotFoundError:  # another driver took the lease just now, and swept
+        store.make_dir(layout.INCOMING_DIR)
+        replace_file(store, key, data, fresh=fresh)
 
 
 def holds_experiment(root: Path) -> bool:
@@ -270,6 +287,8 @@ def format_json() -> bytes:
 
 def check_format(data: bytes, file: str, where: str) -> None:
     """Raise if the experiment directory `where` was written in a format that is not ours."""
+    if not data:  # a power cut may leave it so; a run writes it anew
+        return
     try:
         found = json.loads(data).get("format_version")
     except (ValueError, AttributeError, RecursionError) as error:

@@ -91,6 +91,17 @@ def lacks_parts(seals: Collection[Seal]) -> bool:
     return not whole_tries(seals) and bool(why_not_whole(seals))
 
 
+def may_come(seals: Collection[Seal], sent_since_s: float | None) -> bool:
+    """Whether parts of other ranks may come to these.
+
+    Args:
+        seals: What is there.
+        sent_since_s: Only from where one of these has come, too: from the staging of a node, if it
+            was sealed since then, in seconds since the epoch. None: they may come anyway.
+    """
+    return sent_since_s is None or any(s.staged_as and s.sealed_s >= sent_since_s for s in seals)
+
+
 def warn_of_parts(checkpoint: str, seals: Collection[Seal]) -> None:
     """Say that parts of several ranks are dropped, and why."""
     why = why_not_whole(seals)

@@ -236,13 +236,16 @@ class BucketCommitter(BucketRecords):
 
     # After a crash
 
-    def recover(self, *, strict: bool = False, waits: bool = False) -> Recovery:
+    def recover(
+        self, *, strict: bool = False, waits: bool = False, sent_since_s: float | None = None
+    ) -> Recovery:
         """Publish what was placed or may have been, drop the rest. For the owner of the lease only.
 
         After the end of another driver: nobody else knows by now what was placed. `strict`: see
-        `manifest.unite`. `waits`: see `commit.Committer.recover`.
+        `manifest.unite`. `waits`, `sent_since_s`: see `commit.Committer.recover`.
         """
-        return self._go_over(partial(self._finish_unplaced, strict=strict), waits)
+        lacks = partial(self._may_be_whole_later, sent_since_s=sent_since_s) if waits else None
+        return self._go_over(partial(self._finish_unplaced, strict=strict), lacks)
 
     def sweep(self) -> Recovery:
         """As `recover`, at the end of this run, which knows what was placed: that alone counts.
@@ -255,26 +258,29 @@ class BucketCommitter(BucketRecords):
     # Inside
 
     def _go_over(
-        self, finish_unplaced: Callable[[str, Staged, str], bool], waits: bool = False
-    ) -> Recovery:
-        completed, dropped = [], []
+        self, finish_unplaced: Callable[[str, Staged, str], bool],
+        lacks: Callable[[str, Staged, str], bool] | None = None,
+    ) -> Recovery:  # fmt: skip
+        completed, dropped, kept = [], [], []
         newest = self._newest()
         for checkpoint, staged in self._staged("").items():
             self._fence()
             after = newest.get(layout.parent(checkpoint), "")
             if self.bucket.info(layout.manifest_key(checkpoint)) is not None:
                 self._sweep_published(checkpoint, staged)
-            elif waits and self._may_be_whole_later(checkpoint, staged, after):
-                continue
+            elif lacks is not None and lacks(checkpoint, staged, after):
+                kept.append(checkpoint)
             elif self._finish(checkpoint, staged) or finish_unplaced(checkpoint, staged, after):
                 completed.append(checkpoint)
                 self._delete_staged(checkpoint)
-            elif not self._keeps_unreadable(checkpoint, staged):
+            elif self._keeps_unreadable(checkpoint, staged):
+                kept.append(checkpoint)
+            else:
                 self._drop(checkpoint)
                 if not staged.retired():
                     dropped.append(checkpoint)
         forgotten = drop_orphaned_manifests(self, self._fence)
-        return Recovery(tuple(completed), tuple(dropped), forgotten)
+        return Recovery(tuple(completed), tuple(dropped), forgotten, tuple(kept))
 
     def _note_placed(self, checkpoint: str, order: Order) -> None:
         """Put the intents of all that was placed: a driver may be killed before it is recorded.
@@ -295,15 +301,6 @@ class BucketCommitter(BucketRecords):
         staged = self._staged(checkpoint).get(checkpoint, Staged())
         self.bucket.delete([mark_key(checkpoint, a, RETIRED) for a in staged.retired()])
         self.bucket.put(intent_key(checkpoint), order.to_json())
-
-    def _is_recorded(self, manifest: Manifest) -> bool:
-        """Whether an earlier `record` of the same manifest came as far as putting it."""
-        found = self.manifest(manifest.checkpoint)
-        if found is None:
-            return False
-        if (found.owner, found.published_s) != (manifest.owner, manifest.published_s):
-            raise immutable(manifest.checkpoint)
-        return True
 
     def _publish(self, order: Order, staged: Staged) -> None:
         checkpoint = order.manifest.checkpoint
@@ -344,11 +341,15 @@ class BucketCommitter(BucketRecords):
                 raise
 
     def _delete_staged(self, checkpoint: str) -> None:
-        self.bucket.delete([o.key for o in self.bucket.list(f"{layout.STAGING_DIR}/{checkpoint}")])
+        staged = self.bucket.list(f"{layout.STAGING_DIR}/{checkpoint}")
+        self._fence()  # what comes before a delete may take long
+        self.bucket.delete([o.key for o in staged])
 
     def _drop(self, checkpoint: str) -> None:
         """Remove what is not published: first its objects, as staging tells that there are any."""
-        self.bucket.delete([o.key for o in self._objects(checkpoint).values()])
+        objects = self._objects(checkpoint).values()
+        self._fence()
+        self.bucket.delete([o.key for o in objects])
         self._delete_staged(checkpoint)
 
     def _finish(self, checkpoint: str, staged: Staged) -> bool:
@@ -393,4 +394,4 @@ class BucketCommitter(BucketRecords):
         return True
 
     def _sweep_published(self, checkpoint: str, staged: Staged) -> None:
-        sweep_published(self, checkpoint, staged.keys)
+        sweep_published(self, checkpoint, staged.keys, self._fence)

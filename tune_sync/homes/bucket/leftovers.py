@@ -18,8 +18,17 @@ from tune_sync.manifest import Manifest
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 
-def sweep_published(records: BucketRecords, checkpoint: str, staged: Sequence[str]) -> None:
-    """Remove what late writers left beside a published checkpoint, then `staged`: its staging."""
+def sweep_published(
+    records: BucketRecords, checkpoint: str, staged: Sequence[str], fence: Callable[[], None]
+) -> None:
+    """Remove what late writers left beside a published checkpoint, then its staging.
+
+    Args:
+        records: Of the experiment.
+        checkpoint: Its key.
+        staged: Keys of all that is in its staging.
+        fence: Raises if this run may no longer write.
+    """
     try:
         manifest = records.manifest(checkpoint)
     except DamagedError as error:
@@ -28,7 +37,9 @@ def sweep_published(records: BucketRecords, checkpoint: str, staged: Sequence[st
     if manifest is not None:
         named = {f"{checkpoint}/{file.path}" for file in manifest.files}
         found = records.bucket.list(checkpoint)
+        fence()
         records.bucket.delete([o.key for o in found if o.key not in named])
+    fence()
     records.bucket.delete(staged)
 
 

@@ -19,13 +19,14 @@ from tune_sync.homes.bucket.staging import (
     Part,
     Staged,
     group,
+    immutable,
     intent_key,
     mark_key,
     order_from_json,
     part_from_json,
 )
 from tune_sync.homes.recorded import digest_in_steps, newest_of
-from tune_sync.homes.tries import lacks_parts, warn_of_parts, whole_tries
+from tune_sync.homes.tries import lacks_parts, may_come, warn_of_parts, whole_tries
 from tune_sync.manifest import Manifest, manifest_of, unite
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -74,6 +75,15 @@ class BucketRecords:
             raise NotWholeError(f"attempt {attempt} at {checkpoint} is over; report it again")
 
     # For those who order writes
+
+    def _is_recorded(self, manifest: Manifest) -> bool:
+        """Whether an earlier `record` of the same manifest came as far as putting it."""
+        found = self.manifest(manifest.checkpoint)
+        if found is None:
+            return False
+        if (found.owner, found.published_s) != (manifest.owner, manifest.published_s):
+            raise immutable(manifest.checkpoint)
+        return True
 
     def _newest(self) -> dict[str, str]:
         """Trial directory -> the latest of its published checkpoints."""
@@ -143,16 +153,19 @@ class BucketRecords:
             warn_of_parts(checkpoint, seals)
         return [t for t in tries if self._is_untouched(checkpoint, [parts[a] for a in t], staged)]
 
-    def _may_be_whole_later(self, checkpoint: str, staged: Staged, after: str) -> bool:
-        """Whether parts of other ranks are missing, and may come."""
-        if staged.retired():
+    def _may_be_whole_later(
+        self, checkpoint: str, staged: Staged, after: str, sent_since_s: float | None
+    ) -> bool:
+        """Whether parts of other ranks are missing, and may come. See `tries.may_come`."""
+        is_later = layout.by_age(checkpoint) > layout.by_age(after)
+        if staged.retired() or not (staged.has_intent or is_later):
             return False
+        seals = [part.seal for part in self._readable(checkpoint, staged)[0]]
+        if not staged.has_intent:
+            return may_come(seals, sent_since_s) and lacks_parts(seals)
         with suppress(DamagedError):
-            if staged.has_intent:
-                return self._lacks_reported(checkpoint, set(staged.sealed()))
-            if layout.by_age(checkpoint) <= layout.by_age(after):
-                return False
-            return lacks_parts([p.seal for p in self._readable(checkpoint, staged)[0]])
+            lacks = self._lacks_reported(checkpoint, set(staged.sealed()))
+            return lacks and may_come(seals, sent_since_s)
         return False
 
     def _lacks_reported(self, checkpoint: str, sealed: set[str]) -> bool:

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from tune_sync import layout
+from tune_sync.buckets.bucket import Bucket
 from tune_sync.buckets.opening import check_bucket, open_bucket
 from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import ConfigError
@@ -22,14 +23,18 @@ class BucketSite:
     Args:
         url: The experiment directory.
         options: `SyncConfig.storage_options`.
+        leased: Rooted at the directory with the lease, if that is another one; see `LocalHome`.
     """
 
-    def __init__(self, url: BucketUrl, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, url: BucketUrl, options: Mapping[str, Any] | None = None,
+        leased: Bucket | None = None,
+    ) -> None:  # fmt: skip
         self.where = str(url)
         self.ways_out = "choose another name, or delete it first"
         self._url = url
         self._options = dict(options or {})
-        self._bucket = open_bucket(url, self._options)
+        self._bucket, self._leased = open_bucket(url, self._options), leased
 
     @property
     def root(self) -> PurePosixPath:
@@ -87,11 +92,11 @@ class BucketSite:
     def inside(self, key: str) -> BucketSite:
         """See `Site.inside`."""
         path = f"{self._url.path}/{layout.check_key(key)}"
-        return BucketSite(BucketUrl(self._url.scheme, path), self._options)
+        return BucketSite(BucketUrl(self._url.scheme, path), self._options, self._bucket)
 
     def home(self, owner: str, checkpoint_depth: int) -> BucketHome:
         """See `Site.home`."""
-        return BucketHome(self._bucket, owner, checkpoint_depth)
+        return BucketHome(self._bucket, owner, checkpoint_depth, leased=self._leased)
 
     def lease(self, owner: str) -> BucketLease:
         """See `Site.lease`."""

@@ -45,7 +45,7 @@ class SharedSite(LocalSite):
 
     def home(self, owner: str, checkpoint_depth: int) -> SharedHome:
         """See `Site.home`."""
-        return SharedHome(self.root, owner, checkpoint_depth)
+        return SharedHome(self.root, owner, checkpoint_depth, leased_root=self._leased_root)
 
 
 def check_abilities(directory: Path) -> None:
