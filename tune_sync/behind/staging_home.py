@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tune_sync import guard, layout
+from tune_sync.behind.compared_copies import ComparedCopies
 from tune_sync.behind.memory_home import Memory, MemoryHome
 from tune_sync.behind.node_copies import Brought, Copy, FarCopies, NodeCopies
 from tune_sync.behind.node_disk import NodeDisk
@@ -117,6 +118,7 @@ class StagingHome:
                 instead=instead, say_s=SAY_MEMORY_S, timeout_s=0.0, clock=clock, sleep=sleep,
             )  # fmt: skip
             self._copies = NodeCopies(memory.root, root)
+        self._here = ComparedCopies(self._copies, destination)
         self._agent = agent
         self._depth = checkpoint_depth
         self._timeout_s = timeout_s
@@ -137,7 +139,7 @@ class StagingHome:
             return Info(key, False, 0, 0.0)
         checkpoint = self._checkpoint(key)
         if not checkpoint:
-            return None if self._is_of_copy_here(key) else self._destination.info(key)
+            return None if self._hides(key) else self._destination.info(key)
         for copy in self._to_ask(checkpoint, self._find):
             with suppress(FileNotFoundError):
                 return copy.info(key)
@@ -170,7 +172,7 @@ class StagingHome:
     def held(self, checkpoint: str) -> Iterator[Path | None]:
         """The directory of a copy that is on this node, and stays meanwhile; None without one."""
         is_one = self._checkpoint(checkpoint) == checkpoint  # and no directory inside of one
-        copy = self._copies.whole(checkpoint) if is_one else None
+        copy = self._here.whole(checkpoint) if is_one else None
         if copy is None and self._brought is not None and is_one:
             self._find(checkpoint)  # waits until there is something to be brought
             copy = self._brought.whole(checkpoint)
@@ -298,10 +300,11 @@ class StagingHome:
     def _checkpoint(self, key: str) -> str:
         return layout.classify(key, checkpoint_depth=self._depth).checkpoint
 
-    def _is_of_copy_here(self, key: str) -> bool:
+    def _hides(self, key: str) -> bool:
         """Whether `key` is the manifest of a checkpoint that is read here: it has none yet."""
-        inside = layout.below(layout.MANIFESTS_DIR, key)
-        return bool(inside) and self._known_copy(str(inside).removesuffix(".json")) is not None
+        checkpoint = str(layout.below(layout.MANIFESTS_DIR, key) or "").removesuffix(".json")
+        is_far = checkpoint in self._far_found
+        return bool(checkpoint) and (is_far or self._here.hides_manifest(checkpoint))
 
     def _to_ask(self, checkpoint: str, find: Callable[[str], Copy | None]) -> Iterator[Copy]:
         """Whole copies, the next one if one has just gone."""
@@ -315,7 +318,7 @@ class StagingHome:
 
     def _known_copy(self, checkpoint: str) -> Copy | None:
         """The whole copy that is here, or the one elsewhere that `_find` has found."""
-        here, far = self._copies.whole(checkpoint), self._far_found.get(checkpoint)
+        here, far = self._here.known(checkpoint), self._far_found.get(checkpoint)
         if here is None and far is not None and self._brought is not None:
             found = self._brought.here(checkpoint)
             here = found if found is not None and found.attempt == self._brought_as else None
@@ -332,8 +335,8 @@ class StagingHome:
         """
         end_s, asked_s = self._clock() + self._timeout_s, self._clock()
         while True:
-            copy = self._known_copy(checkpoint)
-            if copy is not None or self._is_published(checkpoint):
+            copy = self._here.whole(checkpoint) or self._known_copy(checkpoint)
+            if copy is not None or self._here.is_published(checkpoint):
                 return copy
             copy = self._far.whole(checkpoint) if self._far is not None else None
             if copy is not None:
@@ -358,10 +361,6 @@ class StagingHome:
                 f"{checkpoint} is lost ({why}); where Ray may try its trial again "
                 "(FailureConfig), that goes on from its newest checkpoint that is stored"
             )
-
-    def _is_published(self, checkpoint: str) -> bool:
-        mark = layout.manifest_key(checkpoint) if self._destination.in_place else checkpoint
-        return self._destination.info(mark) is not None
 
     def _has_begun(self) -> bool:
         """Whether this process is making a checkpoint here: it has waited for room before."""
