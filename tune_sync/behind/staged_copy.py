@@ -145,12 +145,14 @@ class StagedCopies:
                     todo.append(entry.key)
 
     def is_abandoned(self, checkpoint: str, attempt: str) -> bool:
-        """Whether an attempt that is not sealed never will be: its writer has ended."""
+        """Whether an attempt is not sealed and never will be: its writer has ended."""
         try:
             writer = holder_from_json(self.store.read(self._key(checkpoint, attempt, WRITER)))
-        except FileNotFoundError:
+            is_over = writer is not None and writer.is_surely_dead
+            # Looked for last: it may have been sealed just before its writer ended.
+            return is_over and self.seal(checkpoint, attempt) is None
+        except (FileNotFoundError, DamagedError):
             return False
-        return writer is not None and writer.is_surely_dead
 
     def newest_whole(self, checkpoint: str) -> tuple[float, str] | None:
         """When a whole copy of a checkpoint was sealed, and its attempt; None if there is none.
