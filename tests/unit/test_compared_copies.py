@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.unit.test_late_errors import Connected
-from tests.unit.test_node_sender import FIRST, Shaky, home, make, report, staging, until
+from tests.unit.test_node_sender import (
+    FIRST,
+    TIMEOUT_S,
+    Shaky,
+    home,
+    make,
+    report,
+    staging,
+    until,
+)
+from tune_sync.behind.compared_copies import ComparedCopies
+from tune_sync.behind.node_copies import NodeCopies
 from tune_sync.behind.node_sender import NodeSender
 from tune_sync.errors import ImmutableError, StoreUnreachableError
 from tune_sync.filesystem import SyncHandler
@@ -22,6 +34,7 @@ __all__ = ["home", "make"]  # fixtures
 
 def read(local: object) -> list[bytes]:
     """What all ways to read `FIRST` give."""
+    assert local.info(FIRST) is not None  # type: ignore[attr-defined]
     found = local.info(f"{FIRST}/two")  # type: ignore[attr-defined]
     assert found is not None
     one = local.read(f"{FIRST}/two", 0, found.size_bytes)  # type: ignore[attr-defined]
@@ -95,6 +108,45 @@ def test_while_the_destination_does_not_answer_what_is_here_is_read(
     assert read(local) == [b"body"] * 2
     assert local.info(manifest_key(FIRST)) is None
     assert silent.asked_count == 1  # each time takes as long as it is patient
+
+
+class Hanging(Shaky):
+    """Answers later."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.answers = threading.Event()
+
+    def info(self, key: str) -> Info | None:
+        assert self.answers.wait(TIMEOUT_S)
+        return super().info(key)
+
+
+def test_a_destination_that_hangs_is_not_waited_for(
+    tmp_path: Path, make: Callable[..., NodeSender]
+) -> None:
+    hanging = Hanging(tmp_path / "hanging")
+    report(staging(tmp_path, hanging, make(only_wanted=True)), FIRST)
+    compared = ComparedCopies(NodeCopies(tmp_path / "node"), hanging, timeout_s=0.1)
+    assert compared.whole(FIRST) is not None
+    assert compared.hides_manifest(FIRST)
+    hanging.answers.set()
+
+
+def test_who_has_begun_to_read_one_try_gets_no_files_of_another(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    local = staging(tmp_path, home, make())
+    report(local, FIRST, b"first try, killed")
+    retry = report(home, FIRST, b"second")
+    assert local.list(FIRST, True)
+    home.publish(FIRST, False, [retry.attempt])
+    found = local.info(f"{FIRST}/two")
+    assert found is not None
+    assert found.size_bytes == len(b"first try, killed")
+    assert local.read(f"{FIRST}/two", 0, 100) == b"first try, killed"
+    assert local.list(FIRST, True)  # somebody else begins
+    assert local.read(f"{FIRST}/two", 0, 100) == b"second"
 
 
 def test_who_writes_into_what_is_published_is_told_also_where_its_copy_is_on_the_node(

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -140,7 +141,7 @@ class StagingHome:
         checkpoint = self._checkpoint(key)
         if not checkpoint:
             return None if self._hides(key) else self._destination.info(key)
-        for copy in self._to_ask(checkpoint, self._find):
+        for copy in self._to_ask(checkpoint, partial(self._find, afresh=key == checkpoint)):
             with suppress(FileNotFoundError):
                 return copy.info(key)
         return self._destination.info(key)
@@ -148,7 +149,7 @@ class StagingHome:
     def list(self, key: str, recursive: bool) -> list[Info]:
         """See `Home.list`. Waits as `info` does."""
         checkpoint = self._checkpoint(key)
-        for copy in self._to_ask(checkpoint, self._find):
+        for copy in self._to_ask(checkpoint, partial(self._find, afresh=key == checkpoint)):
             with suppress(FileNotFoundError):
                 return copy.list(key, recursive)
         return self._destination.list(key, recursive)
@@ -328,14 +329,14 @@ class StagingHome:
         """Attempts are here, other files at the destination."""
         return self._local if guard.attempt_root(key).endswith("/data") else self._destination
 
-    def _find(self, checkpoint: str) -> Copy | None:
+    def _find(self, checkpoint: str, afresh: bool = True) -> Copy | None:
         """The whole copy of it that is here; None once it is published at the destination.
 
         Before that, the one of the home node counts too.
         """
         end_s, asked_s = self._clock() + self._timeout_s, self._clock()
         while True:
-            copy = self._here.whole(checkpoint) or self._known_copy(checkpoint)
+            copy = self._here.whole(checkpoint, afresh=afresh) or self._known_copy(checkpoint)
             if copy is not None or self._here.is_published(checkpoint):
                 return copy
             copy = self._far.whole(checkpoint) if self._far is not None else None
