@@ -27,7 +27,7 @@ from tune_sync.errors import (
     TuneSyncError,
 )
 from tune_sync.filesystem import SyncHandler
-from tune_sync.homes.saved_state import check_restored
+from tune_sync.homes.saved_state import TrialNames, check_restored
 from tune_sync.homes.saved_tuner import keep_copy
 from tune_sync.manifest import warn_of_conflicts
 from tune_sync.metrics import plain_metrics
@@ -192,7 +192,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         self._filesystem = filesystem
         self.own_sync = own_sync
         self._on_existing = filesystem.handler.on_existing
-        self._to_restore: frozenset[str] = frozenset()
+        self._to_restore: frozenset[TrialNames] = frozenset()
         self._begin()
 
     def _begin(self) -> None:

@@ -16,7 +16,7 @@ from tune_sync.errors import AskedTwiceError, ImmutableError, NotStoredError
 from tune_sync.homes.inner_runs import recover_inner
 from tune_sync.homes.recorded import newest_of
 from tune_sync.homes.recovery_log import log_forgotten, log_recovery
-from tune_sync.homes.saved_state import saved_trials
+from tune_sync.homes.saved_state import TrialNames, saved_trials
 from tune_sync.homes.sites import LocalSite, Site, exists_already, make_way
 from tune_sync.homes.state_records import Corrections
 from tune_sync.own_runs import OWN, Call
@@ -52,7 +52,7 @@ class Run:
         begun: Whether training has started.
         closed: Whether the directory was given back.
         is_told_twice: Whether someone who waited for its end does not want to any more.
-        saved_trials: Ids of the trials that the saved state names, if the run resumes one.
+        saved_trials: The trials that the saved state names, if the run resumes one.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Run:
         self.corrections = Corrections()
         self.versions = Versions()
         self.in_use: Callable[[], Collection[str]] = frozenset
-        self.saved_trials: frozenset[str] = frozenset()
+        self.saved_trials: frozenset[TrialNames] = frozenset()
 
     @classmethod
     def open(

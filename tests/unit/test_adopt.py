@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tune_sync.homes.saved_state import TrialNames
 from tune_sync.restoring.adopt import Plan, Record, find_directory, plan
 
 
@@ -72,14 +73,17 @@ def test_what_is_adopted_and_deleted(
 def test_the_directory_of_a_trial_that_was_saved_before_it_had_one(
     trial_id: str, directories: tuple[str, ...], expected: str
 ) -> None:
-    assert find_directory(trial_id, directories) == expected
+    assert find_directory(TrialNames(trial_id), directories) == expected
 
 
 def test_the_directory_of_a_trial_with_a_name_of_the_users() -> None:
-    assert find_directory("ab_1", ("mine", "x_ab_1_y"), custom="mine") == "mine"
-    assert find_directory("ab_1", ("x_ab_1_y",), custom="mine") == ""
-    assert find_directory("ab_1", ("mine_0_a=1_2026", "mine_00_b"), beginning="mine_0_a=1_") == (
-        "mine_0_a=1_2026"
+    assert find_directory(TrialNames("ab_1", custom="mine"), ("mine", "x_ab_1_y")) == "mine"
+    assert find_directory(TrialNames("ab_1", custom="mine"), ("x_ab_1_y",)) == ""
+    assert find_directory(
+        TrialNames("ab_1", beginning="mine_0_a=1_"), ("mine_0_a=1_2026", "mine_00_b")
+    ) == ("mine_0_a=1_2026")
+    assert find_directory(TrialNames("ab_1", beginning="mine_0_"), ("other",)) == ""
+    assert (
+        find_directory(TrialNames("ab_1", beginning="mine_0_"), ("mine_0_b", "a_ab_1_y"))
+        == "a_ab_1_y"
     )
-    assert find_directory("ab_1", ("other",), beginning="mine_0_") == ""
-    assert find_directory("ab_1", ("mine_0_b", "a_ab_1_y"), beginning="mine_0_") == "a_ab_1_y"

@@ -39,7 +39,7 @@ from tune_sync.behind.staged_send import DamagedOnWayError
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.errors import StoreDeniedError, StoreUnreachableError
 from tune_sync.homes.home import LocalHome
-from tune_sync.layout import checkpoint_name
+from tune_sync.homes.saved_state import TrialNames
 from tune_sync.spec import Options, Spec
 
 OWNER, NODE, WHERE = "0" * 32, "node1", "s3://bucket/results/exp"
@@ -135,7 +135,7 @@ def test_what_is_not_wanted_any_more_is_removed(staging: Path, root: Path, home:
 def test_what_is_of_another_experiment_stays(staging: Path, root: Path, home: Shaky) -> None:
     leave(root, FIRST)
     (left,) = find(staging)
-    assert sent(left, home, Wanted(frozenset({"abc_00000"}), {"other": FIRST})) == []
+    assert sent(left, home, Wanted(frozenset({TrialNames("abc_00000")}), {"other": FIRST})) == []
     assert len(find(staging)) == 1
     assert not home.root.exists()
 
@@ -283,15 +283,6 @@ def test_a_node_sends_what_is_of_the_experiment_and_has_no_agent(
     leave(memory, SECOND)
     assert send_here(plain, Reached(home), wanted, []) == ([SECOND, FIRST], "")
     assert send_here(plain, Reached(home), wanted, []) == ([], "")
-
-
-def test_a_trial_is_known_by_its_id_or_by_what_is_published_of_it() -> None:
-    wanted = Wanted(frozenset({"ab12c_00000"}), {"custom": f"custom/{checkpoint_name(3)}"})
-    directory = "train_ab12c_00000_0_rate=1_2026-01-01"
-    assert wanted(f"{directory}/{checkpoint_name(0)}") is True
-    assert wanted(f"train_ab12c_000001_0/{checkpoint_name(0)}") is None
-    assert wanted(f"custom/{checkpoint_name(3)}") is False
-    assert wanted(f"custom/{checkpoint_name(4)}") is True
 
 
 def test_a_claim_on_what_was_removed_is_for_this_user_alone(tmp_path: Path) -> None:

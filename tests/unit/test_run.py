@@ -25,6 +25,7 @@ from tune_sync.errors import (
 )
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.lease import Holder, read_holder
+from tune_sync.homes.saved_state import TrialNames
 from tune_sync.homes.sites import holds_experiment
 from tune_sync.homes.store import LocalStore
 from tune_sync.layout import FORMAT_KEY, INCOMING_DIR, LEASE_KEY, STAGING_DIR
@@ -170,8 +171,16 @@ def test_a_state_that_cannot_be_read_is_told_before_anything_is_swept(
         Run.open(root, "resume", TIMEOUT_S, 1)
     assert list((root / STAGING_DIR).rglob("seal.json"))
     assert read_holder(root / LEASE_KEY) is None
-    (root / STATE).write_text(json.dumps({"trial_data": [[json.dumps({"trial_id": "7"}), "{}"]]}))
-    assert start(root, runs, "resume").saved_trials == {"7"}
+    saved = [{"trial_id": "7"}, {
+        "trial_id": "8", "relative_logdir": "x", "custom_dirname": None,
+        "custom_trial_name": "net", "experiment_tag": "1_a=2",
+    }]  # fmt: skip
+    (root / STATE).write_text(
+        json.dumps({"trial_data": [[json.dumps(one), "{}"] for one in saved]})
+    )
+    assert start(root, runs, "resume").saved_trials == {
+        TrialNames("7"), TrialNames("8", directory="x", beginning="net_1_a=2_")
+    }  # fmt: skip
 
 
 def test_what_was_removed_by_hand_is_told(

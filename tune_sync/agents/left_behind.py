@@ -15,6 +15,7 @@ from tune_sync import layout
 from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.names import names_of_run
 from tune_sync.behind.left_behind import LeftBehind, find, send_left, staging_roots
+from tune_sync.homes.saved_state import TrialNames
 from tune_sync.spec import Connector, Spec
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -27,17 +28,17 @@ class Wanted:
     """What a restored run still wants of what is left.
 
     Attributes:
-        trials: Ids of the trials that the saved state names.
+        trials: Those that the saved state names.
         newest: Trial directory -> its newest checkpoint that is published.
     """
 
-    trials: frozenset[str]
+    trials: frozenset[TrialNames]
     newest: Mapping[str, str]
 
     def __call__(self, checkpoint: str) -> bool | None:
         """Whether it is further than what is published; None if it is of no trial of these."""
         trial = layout.parent(checkpoint)
-        is_known = any(f"_{name}_" in f"_{trial}_" for name in self.trials)
+        is_known = any(names.has(trial.partition("/")[0]) for names in self.trials)
         if trial not in self.newest and not is_known:
             return None
         return layout.by_age(checkpoint) > layout.by_age(self.newest.get(trial, ""))

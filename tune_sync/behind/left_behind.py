@@ -320,15 +320,22 @@ def send_left(left: LeftBehind, home: Home, is_wanted: Callable[[str], bool | No
         Exception: What the destination raises; here too.
     """
     copies = StagedCopies(left.root)
-    sent, stays = [], False
+    sent, stays, unknown = list[str](), False, set[str]()
     for checkpoint, attempt, seal in _in_order(copies):
         wanted = is_wanted(checkpoint)
+        if wanted is None and seal is not None:
+            unknown.add(layout.parent(checkpoint))
         if wanted is None or (seal is None and not copies.is_abandoned(checkpoint, attempt)):
             stays = True
             continue
         if wanted and seal is not None and _send(copies, checkpoint, seal, home):
             sent.append(checkpoint)
         copies.remove(checkpoint, attempt)
+    if unknown:
+        logger.warning(
+            "%s keeps what was reported in %s: no trial of the restored experiment is known there",
+            left.root, ", ".join(map(repr, sorted(unknown))),
+        )  # fmt: skip
     if not stays:
         left.remove()
     return sent

@@ -73,12 +73,10 @@ class CopyHere:
         """See `Home.read`. Raises FileNotFoundError once it has gone from this node."""
         return self.copies.store.read(self._inside(key), offset_bytes, length_bytes)
 
-    def manifest(self) -> Manifest | None:
-        """What it will be published as, but for its metrics; None if its digests are not known."""
+    def is_of(self, manifest: Manifest) -> bool:
+        """Whether it is of what is stored; False too if its digests are not known."""
         seal = self.copies.seal(self.checkpoint, self.attempt)
-        if seal is None or not all(file.digest for file in seal.files):
-            return None
-        return Manifest(self.checkpoint, "", seal.sealed_s, seal.files, seal.directories)
+        return seal is not None and seal.files == manifest.files
 
     def staged_as(self) -> str:
         """The attempt that this is a copy of; "" if it is none of a staged one."""

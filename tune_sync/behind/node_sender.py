@@ -103,6 +103,8 @@ class NodeSender:
     def exchange(self, orders: Orders) -> News:
         """Hear what the driver wants, and tell how far this node is."""
         with self._changed:
+            if orders.is_closing and self._queue.is_alone:  # by a restore: see `remove_sent`
+                return self._news(orders)
             self._heard_s = time.monotonic()
             self._queue.is_alone = False
             published = self._queue.tell(orders)
@@ -243,11 +245,9 @@ class NodeSender:
         except (DamagedError, OSError) as error:
             logger.warning("%s", error)
             return
-        if seal is None:
-            if copies.is_abandoned(checkpoint, attempt):
-                copies.remove(checkpoint, attempt)
-            return
-        if seal.ranks_count is None and not is_expected:
+        if seal is None and copies.is_abandoned(checkpoint, attempt):
+            copies.remove(checkpoint, attempt)
+        if seal is None or (seal.ranks_count is None and not is_expected):
             return
         size_bytes = sum(file.size_bytes for file in seal.files)
         stored_as = copies.stored_as(checkpoint, attempt)

@@ -129,11 +129,10 @@ class Replicas:
         self._home_of(target).link(source, target)
 
     def seal(self, checkpoint: str, seal: Seal) -> None:
-        """All of it is here: from now on it counts."""
+        """All of it is here: from now on it counts. Of several, the one that came last."""
         home = self._arriving_as(guard.attempt(seal.attempt))
-        if home is self._for_readers:  # the newest one counts, by the clock of this node
-            seal = replace(seal, sealed_s=time.time())
-        home.seal(checkpoint, seal)
+        # By the clock of this node: those of two writers need not agree.
+        home.seal(checkpoint, replace(seal, sealed_s=time.time()))
         with self._arrivals:
             self._arriving.pop(seal.attempt, None)
 

@@ -147,14 +147,20 @@ class StagedCopies:
                     todo.append(entry.key)
 
     def is_abandoned(self, checkpoint: str, attempt: str) -> bool:
-        """Whether an attempt that is not sealed never will be: its writer has ended."""
+        """Whether an attempt is not sealed and never will be: its writer has ended."""
         writer = None
         with suppress(FileNotFoundError):
             writer = holder_from_json(self.store.read(self._key(checkpoint, attempt, WRITER)))
-        if writer is None:  # no attempt begins without: a power cut has taken it
-            return True
-        is_of_now = not writer.machine or writer.machine.startswith(f"{boot()}/")
-        return writer.is_surely_dead or not is_of_now
+        # No attempt begins without one: else a power cut has taken it.
+        is_of_now = writer is not None and (
+            not writer.machine or writer.machine.startswith(f"{boot()}/")
+        )
+        if writer is not None and is_of_now and not writer.is_surely_dead:
+            return False
+        with suppress(DamagedError):
+            # Looked for last: it may have been sealed just before its writer ended.
+            return self.seal(checkpoint, attempt) is None
+        return False
 
     def newest_whole(self, checkpoint: str) -> tuple[float, str] | None:
         """When a whole copy of a checkpoint was sealed, and its attempt; None if there is none.

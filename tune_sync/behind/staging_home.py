@@ -12,10 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from tune_sync import guard, layout
+from tune_sync.behind.compared_copies import ComparedCopies
 from tune_sync.behind.memory_home import Memory, MemoryHome
 from tune_sync.behind.node_copies import Brought, Copy, FarCopies, NodeCopies
 from tune_sync.behind.node_disk import NodeDisk
@@ -117,6 +119,7 @@ class StagingHome:
                 instead=instead, say_s=SAY_MEMORY_S, timeout_s=0.0, clock=clock, sleep=sleep,
             )  # fmt: skip
             self._copies = NodeCopies(memory.root, root)
+        self._here = ComparedCopies(self._copies, destination)
         self._agent = agent
         self._depth = checkpoint_depth
         self._timeout_s = timeout_s
@@ -137,8 +140,8 @@ class StagingHome:
             return Info(key, False, 0, 0.0)
         checkpoint = self._checkpoint(key)
         if not checkpoint:
-            return None if self._is_of_copy_here(key) else self._destination.info(key)
-        for copy in self._to_ask(checkpoint, self._find):
+            return None if self._hides(key) else self._destination.info(key)
+        for copy in self._to_ask(checkpoint, partial(self._find, afresh=key == checkpoint)):
             with suppress(FileNotFoundError):
                 return copy.info(key)
         return self._destination.info(key)
@@ -146,7 +149,7 @@ class StagingHome:
     def list(self, key: str, recursive: bool) -> list[Info]:
         """See `Home.list`. Waits as `info` does."""
         checkpoint = self._checkpoint(key)
-        for copy in self._to_ask(checkpoint, self._find):
+        for copy in self._to_ask(checkpoint, partial(self._find, afresh=key == checkpoint)):
             with suppress(FileNotFoundError):
                 return copy.list(key, recursive)
         return self._destination.list(key, recursive)
@@ -170,7 +173,7 @@ class StagingHome:
     def held(self, checkpoint: str) -> Iterator[Path | None]:
         """The directory of a copy that is on this node, and stays meanwhile; None without one."""
         is_one = self._checkpoint(checkpoint) == checkpoint  # and no directory inside of one
-        copy = self._copies.whole(checkpoint) if is_one else None
+        copy = self._here.whole(checkpoint) if is_one else None
         if copy is None and self._brought is not None and is_one:
             self._find(checkpoint)  # waits until there is something to be brought
             copy = self._brought.whole(checkpoint)
@@ -298,10 +301,11 @@ class StagingHome:
     def _checkpoint(self, key: str) -> str:
         return layout.classify(key, checkpoint_depth=self._depth).checkpoint
 
-    def _is_of_copy_here(self, key: str) -> bool:
+    def _hides(self, key: str) -> bool:
         """Whether `key` is the manifest of a checkpoint that is read here: it has none yet."""
-        inside = layout.below(layout.MANIFESTS_DIR, key)
-        return bool(inside) and self._known_copy(str(inside).removesuffix(".json")) is not None
+        checkpoint = str(layout.below(layout.MANIFESTS_DIR, key) or "").removesuffix(".json")
+        is_far = checkpoint in self._far_found
+        return bool(checkpoint) and (is_far or self._here.hides_manifest(checkpoint))
 
     def _to_ask(self, checkpoint: str, find: Callable[[str], Copy | None]) -> Iterator[Copy]:
         """Whole copies, the next one if one has just gone."""
@@ -315,7 +319,7 @@ class StagingHome:
 
     def _known_copy(self, checkpoint: str) -> Copy | None:
         """The whole copy that is here, or the one elsewhere that `_find` has found."""
-        here, far = self._copies.whole(checkpoint), self._far_found.get(checkpoint)
+        here, far = self._here.known(checkpoint), self._far_found.get(checkpoint)
         if here is None and far is not None and self._brought is not None:
             found = self._brought.here(checkpoint)
             here = found if found is not None and found.attempt == self._brought_as else None
@@ -325,15 +329,15 @@ class StagingHome:
         """Attempts are here, other files at the destination."""
         return self._local if guard.attempt_root(key).endswith("/data") else self._destination
 
-    def _find(self, checkpoint: str) -> Copy | None:
+    def _find(self, checkpoint: str, afresh: bool = True) -> Copy | None:
         """The whole copy of it that is here; None once it is published at the destination.
 
         Before that, the one of the home node counts too.
         """
         end_s, asked_s = self._clock() + self._timeout_s, self._clock()
         while True:
-            copy = self._known_copy(checkpoint)
-            if copy is not None or self._is_published(checkpoint):
+            copy = self._here.whole(checkpoint, afresh=afresh) or self._known_copy(checkpoint)
+            if copy is not None or self._here.is_published(checkpoint):
                 return copy
             copy = self._far.whole(checkpoint) if self._far is not None else None
             if copy is not None:
@@ -358,10 +362,6 @@ class StagingHome:
                 f"{checkpoint} is lost ({why}); where Ray may try its trial again "
                 "(FailureConfig), that goes on from its newest checkpoint that is stored"
             )
-
-    def _is_published(self, checkpoint: str) -> bool:
-        mark = layout.manifest_key(checkpoint) if self._destination.in_place else checkpoint
-        return self._destination.info(mark) is not None
 
     def _has_begun(self) -> bool:
         """Whether this process is making a checkpoint here: it has waited for room before."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 from tune_sync import layout
 from tune_sync.errors import DamagedError
@@ -24,8 +26,45 @@ def is_state(name: str) -> bool:
     return fnmatch.fnmatchcase(name, STATES)
 
 
-def saved_trials(home: Home, where: str) -> frozenset[str]:
-    """Ids of the trials in the newest state of an experiment; none if it never began.
+@dataclass(frozen=True, slots=True)
+class TrialNames:
+    """What tells which directory is a trial's.
+
+    Attributes:
+        trial_id: Ray's; it is a part of the names that Ray gives.
+        directory: What the state says; "" if it was saved before the trial had one.
+        custom: The name that the user's `trial_dirname_creator` gave, or "".
+        beginning: How the name begins if a `trial_name_creator` named the trial, or "".
+    """
+
+    trial_id: str
+    directory: str = ""
+    custom: str = ""
+    beginning: str = ""
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> TrialNames:
+        """Of a trial in a state of Ray's. Raises KeyError where that has no id."""
+        name, tag = state.get("custom_trial_name"), state.get("experiment_tag")
+        return cls(
+            str(state["trial_id"]), str(state.get("relative_logdir") or ""),
+            str(state.get("custom_dirname") or ""), f"{name}_{tag}_" if name else "",
+        )  # fmt: skip
+
+    def has(self, directory: str) -> bool:
+        """Whether a directory is that of this trial."""
+        if directory and directory in (self.directory, self.custom):
+            return True
+        is_named = bool(self.beginning) and directory.startswith(self.beginning)
+        return not self.custom and (is_named or self.is_in(directory))
+
+    def is_in(self, directory: str) -> bool:
+        """Whether a directory has the trial's id in its name."""
+        return f"_{self.trial_id}_" in f"_{directory}_"
+
+
+def saved_trials(home: Home, where: str) -> frozenset[TrialNames]:
+    """The trials in the newest state of an experiment; none if it never began.
 
     Args:
         home: Of the experiment.
@@ -48,8 +87,8 @@ def saved_trials(home: Home, where: str) -> frozenset[str]:
     try:
         data = home.read(newest.key, 0, newest.size_bytes)
         trials = json.loads(bytes(data))["trial_data"]
-        return frozenset(str(json.loads(trial)["trial_id"]) for trial, *_ in trials)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return frozenset(TrialNames.of(json.loads(trial)) for trial, *_ in trials)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         older = f", or remove it to go on from {states[-2].key}" if len(states) > 1 else ""
         raise DamagedError(
             f"{where}/{newest.key} is not readable ({error!r}); put a whole copy back{older}"
@@ -61,10 +100,10 @@ def _manifests(home: Home) -> list[Info]:
     return home.list(layout.MANIFESTS_DIR, True) if found is not None else []
 
 
-def check_restored(where: str, saved: frozenset[str], running: Iterable[str]) -> None:
+def check_restored(where: str, saved: Collection[TrialNames], running: Iterable[str]) -> None:
     """Raise DamagedError if a resumed run does not have all saved trials."""
     if len(set(running)) < len(saved):  # not by id: a trial that is restarted gets a new one
-        missing = sorted(saved - set(running))
+        missing = sorted({names.trial_id for names in saved} - set(running))
         raise DamagedError(
             f"Ray did not restore trials {', '.join(missing)} of {where}, and was about to start "
             "afresh; nothing was changed. Its log says why: see 'Failed to restore the run state'"

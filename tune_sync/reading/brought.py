@@ -23,8 +23,8 @@ from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.errors import StoreFullError, TuneSyncError
 from tune_sync.homes.home import Home
 from tune_sync.homes.store import Info
-from tune_sync.manifest import Manifest, Seal, manifest_of
-from tune_sync.transfer.digests import check_whole
+from tune_sync.manifest import Manifest, Seal
+from tune_sync.transfer.digests import check_whole, read_manifest
 from tune_sync.transfer.small_files import SmallFiles
 from tune_sync.transfer.streams import open_reader
 
@@ -191,9 +191,9 @@ class BroughtCopies:
 
     def _bring_once(self, checkpoint: str) -> bool:
         home = self._open_home()
-        manifest = _manifest(home, checkpoint)
+        manifest = read_manifest(home, checkpoint)
         here = self.copies.whole(checkpoint)
-        if here is not None and manifest is not None and _has(here, manifest):
+        if here is not None and manifest is not None and here.is_of(manifest):
             return True
         if manifest is None:
             have = here.staged_as() if here is not None else ""
@@ -246,17 +246,3 @@ class BroughtCopies:
                 chunk = reader.read(STEP_BYTES)
                 self.home.write(target, at_bytes, chunk)
                 at_bytes += len(chunk)
-
-
-def _has(copy: CopyHere, manifest: Manifest) -> bool:
-    """Whether a copy is of what is stored, and not of what had its name before."""
-    found = copy.manifest()
-    return found is not None and found.files == manifest.files
-
-
-def _manifest(home: Home, checkpoint: str) -> Manifest | None:
-    key = layout.manifest_key(checkpoint)
-    found = home.info(key)
-    if found is None or found.is_dir:
-        return None
-    return manifest_of(checkpoint, bytes(home.read(key, 0, found.size_bytes)), key)

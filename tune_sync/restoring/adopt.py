@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from tune_sync.homes.saved_state import TrialNames
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -71,19 +73,12 @@ def plan(record: Record, published: Collection[int], in_use: Collection[int] = (
     return Plan(tuple(sorted(n for n in published if n > newest)), retire=retire)
 
 
-def find_directory(
-    trial_id: str, directories: Collection[str], *, custom: str = "", beginning: str = ""
-) -> str:
+def find_directory(names: TrialNames, directories: Collection[str]) -> str:
     """The directory of a trial that was saved before it had one; "" if there is none.
 
     Args:
-        trial_id: Ray's; it is a part of the names that Ray gives.
+        names: What tells it.
         directories: Those that belong to no other trial.
-        custom: The name that the user's `trial_dirname_creator` gave, or "".
-        beginning: How the name begins if a `trial_name_creator` named the trial, or "".
     """
-    if custom:
-        return custom if custom in directories else ""
-    by_id = (d for d in directories if f"_{trial_id}_" in f"_{d}_")
-    by_name = (d for d in directories if beginning and d.startswith(beginning))
-    return max(by_id, default="") or max(by_name, default="")
+    found = (directory for directory in directories if names.has(directory))
+    return max(found, key=lambda directory: (names.is_in(directory), directory), default="")

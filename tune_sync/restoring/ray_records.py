@@ -15,6 +15,7 @@ from typing import Any
 from ray.train._internal.session import _TrainingResult
 
 from tune_sync import layout
+from tune_sync.homes.saved_state import TrialNames
 from tune_sync.homes.state_records import Correction
 from tune_sync.run import Run
 
@@ -67,10 +68,12 @@ def is_clone(trial: Any) -> bool:
     return bool(now and now.checkpoint) and own_number(trial, now.checkpoint) is None
 
 
-def given_names(trial: Any) -> dict[str, str]:
-    """What the user's functions named the trial, as `adopt.find_directory` takes it."""
+def names_of(trial: Any) -> TrialNames:
+    """What tells the directory of a trial that has none yet."""
     custom, name = trial.custom_dirname or "", trial.custom_trial_name or ""
-    return {"custom": custom, "beginning": f"{name}_{trial.experiment_tag}_" if name else ""}
+    return TrialNames(
+        trial.trial_id, custom=custom, beginning=f"{name}_{trial.experiment_tag}_" if name else ""
+    )
 
 
 def keeps_few(trial: Any) -> bool:

@@ -70,7 +70,7 @@ class Restored:
             begun = ray_records.directory_of(trial) in self.numbers or trial.checkpoint
             if begun or not free or trial.is_finished():
                 continue
-            directory = find_directory(trial.trial_id, free, **ray_records.given_names(trial))
+            directory = find_directory(ray_records.names_of(trial), free)
             if directory:
                 ray_records.set_directory(trial, directory)
 

@@ -23,7 +23,8 @@ class Orders:
         published: Their checkpoints are published.
         dropped: Not to be sent: their checkpoints were deleted.
         held_back: Not to be sent now, and not to be removed either.
-        is_closing: The run ends, and whatever is left is of no use.
+        is_closing: The run ends, and whatever is left is of no use; but where a restore says so,
+            for a driver that has died: what was reported since stays.
         parts: Attempt -> all parts of its checkpoint, where the node may not know them yet. See
             `manifest.Seal.parts`.
     """

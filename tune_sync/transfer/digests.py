@@ -12,7 +12,7 @@ from tune_sync.errors import DamagedError
 from tune_sync.homes.home import Home
 from tune_sync.homes.store import Info
 from tune_sync.layout import Place
-from tune_sync.manifest import FileEntry, manifest_of
+from tune_sync.manifest import FileEntry, Manifest, manifest_of
 
 # A process reads one checkpoint, and perhaps another one soon; each has a list of its files.
 CHECKPOINTS_KEPT = 4
@@ -45,7 +45,8 @@ class Digests:
         name = (id(home), place.checkpoint)
         files = self._files.get(name)
         if files is None:
-            files = _read(home, place.checkpoint)
+            manifest = read_manifest(home, place.checkpoint)
+            files = {file.path: file for file in manifest.files} if manifest else {}
             with self._files_lock:
                 self._files[name] = files
                 self._forget_some()
@@ -114,10 +115,14 @@ def check_whole(entry: FileEntry | None, path: str, data: bytes) -> bytes:
     return data
 
 
-def _read(home: Home, checkpoint: str) -> Mapping[str, FileEntry]:
+def read_manifest(home: Home, checkpoint: str) -> Manifest | None:
+    """The manifest of a checkpoint, at home; None if there is none.
+
+    Raises:
+        DamagedError: It cannot be read.
+    """
     key = layout.manifest_key(checkpoint)
     found = home.info(key)
     if found is None or found.is_dir:
-        return {}
-    manifest = manifest_of(checkpoint, bytes(home.read(key, 0, found.size_bytes)), key)
-    return {file.path: file for file in manifest.files}
+        return None
+    return manifest_of(checkpoint, bytes(home.read(key, 0, found.size_bytes)), key)

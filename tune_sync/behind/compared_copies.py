@@ -1,0 +1,104 @@
+"""`ComparedCopies`: what is staged on this node, less what is of another try than is published.
+
+A trial that is killed while its report waits leaves a whole copy that the driver never heard of,
+and its next try reports, from another node, under the same name.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future
+
+from tune_sync import layout
+from tune_sync.behind.node_copies import CopyHere, NodeCopies
+from tune_sync.homes.home import Home
+from tune_sync.transfer.digests import read_manifest
+
+# An answer takes milliseconds. Whoever begins where the destination is out goes on after this.
+ANSWER_TIMEOUT_S = 30.0
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+
+class ComparedCopies:
+    """Methods may be called from any thread.
+
+    Args:
+        copies: What is staged here.
+        destination: Where it is published.
+        timeout_s: How long its answer is waited for.
+    """
+
+    def __init__(
+        self, copies: NodeCopies, destination: Home, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> None:
+        self._copies = copies
+        self._destination = destination
+        self._timeout_s = timeout_s
+        # Attempt -> whether it is what is published, which never changes; None: nobody answered.
+        self._is_stored: dict[str, bool | None] = {}
+        self._unpublished: set[str] = set()  # attempts, when they were looked at
+
+    def whole(self, checkpoint: str, *, afresh: bool = True) -> CopyHere | None:
+        """The whole copy that is here, if nothing else is published.
+
+        If the destination does not answer, it counts from then on.
+
+        Args:
+            checkpoint: Its key.
+            afresh: Somebody begins to read it. Else what was found before holds: of two tries,
+                one reader never gets files of both.
+        """
+        copy = self._copies.whole(checkpoint)
+        if copy is not None and not self._is_known(copy.attempt, afresh):
+            self._look(copy)
+        return self.known(checkpoint)
+
+    def known(self, checkpoint: str) -> CopyHere | None:
+        """`whole`, as far as that is known without asking the destination."""
+        copy = self._copies.whole(checkpoint)
+        return None if copy is None or self._is_stored.get(copy.attempt) is False else copy
+
+    def hides_manifest(self, checkpoint: str) -> bool:
+        """Whether a copy is read here that no manifest tells of."""
+        copy = self.whole(checkpoint, afresh=False)
+        return copy is not None and not self._is_stored.get(copy.attempt)
+
+    def is_published(self, checkpoint: str) -> bool:
+        """Whether it is at the destination, for all to see."""
+        mark = layout.manifest_key(checkpoint) if self._destination.in_place else checkpoint
+        return self._destination.info(mark) is not None
+
+    # Inside
+
+    def _is_known(self, attempt: str, afresh: bool) -> bool:
+        return attempt in self._is_stored or (not afresh and attempt in self._unpublished)
+
+    def _look(self, copy: CopyHere) -> None:
+        answer = Future[bool | None]()
+        threading.Thread(target=self._answer, args=(copy, answer), daemon=True).start()
+        try:
+            is_stored = answer.result(self._timeout_s)
+        except Exception as error:  # who reads asks several times: each would wait for it
+            logger.debug("%s is read as it is on this node: %r", copy.checkpoint, error)
+            self._is_stored[copy.attempt] = None
+            return
+        if is_stored is None:
+            self._unpublished.add(copy.attempt)
+        else:
+            self._is_stored[copy.attempt] = is_stored
+
+    def _answer(self, copy: CopyHere, answer: Future[bool | None]) -> None:
+        try:
+            answer.set_result(self._compare(copy))
+        except Exception as error:
+            answer.set_exception(error)
+
+    def _compare(self, copy: CopyHere) -> bool | None:
+        """Whether it is what is published; None if nothing is."""
+        manifest = read_manifest(self._destination, copy.checkpoint)
+        if manifest is not None:
+            return copy.is_of(manifest)
+        is_recorded_soon = not self._destination.in_place and self.is_published(copy.checkpoint)
+        return False if is_recorded_soon else None  # before that nobody can tell
