@@ -17,6 +17,9 @@ from tune_sync.transfer.upload import Upload
 
 __all__ = ["make"]  # a fixture
 
+# More than the sender's thread writes beside the checkpoints at any moment.
+NOTES_BYTES = 4096
+
 
 @pytest.fixture
 def slots(tmp_path: Path) -> Iterator[Slots]:
@@ -101,13 +104,13 @@ def test_a_slot_that_is_ready_has_the_room_of_what_is_made_of_it(
     slot = taken(slots)
     size_bytes = slot.capacity_bytes
     slots.give_back(slot)
-    node = make(limit_bytes=3 * size_bytes)
+    node = make(limit_bytes=3 * size_bytes + NOTES_BYTES)
     for name in (FIRST, SECOND):
         made = node.staging.make_directory(size_bytes)
         assert made is not None and made.is_relative_to(node.memory)
         saved(slots, made)
         handed_over(node, made, name)
-    assert node.budget.taken_bytes == 3 * size_bytes
+    assert 0 <= node.budget.taken_bytes - 3 * size_bytes <= NOTES_BYTES
     made = node.staging.make_directory(size_bytes)
     assert made is not None and made.is_relative_to(node.memory)
     remove_made(made)
