@@ -6,8 +6,6 @@ What a host does is seen by the others late, nothing can be made durable, there 
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -17,8 +15,6 @@ from typing import Any
 import pytest
 
 from tests.bed import Cluster
-from tests.bed.driver import driver_argv
-from tests.bed.host import send
 from tests.hosts.searches import (
     DRIVERS,
     assert_sound,
@@ -28,7 +24,6 @@ from tests.hosts.searches import (
     wait_for,
 )
 from tests.weakfs import Weakness, weak_mount
-from tune_sync.homes.lease import LEASE_TTL_S
 
 pytestmark = pytest.mark.hosts
 
@@ -100,55 +95,6 @@ def test_another_host_restores_and_goes_on(cluster: Cluster) -> None:
         assert trial["reported"][-1]["step"] == 3
         assert trial["reported"][-1]["resumed_at"] == 2
         assert stored_digests(trial) == reported_digests(trial)
-
-
-def test_a_killed_drivers_lease_is_another_hosts_after_its_time_and_nothing_is_of_both(
-    cluster: Cluster, backing: Path
-) -> None:
-    root, where = backing / "killed", f"{SHARED}/killed"
-    trials = [{"steps": 4, "hold_at": 2, "host": "w2"}]
-    spec = {"name": "killed", "trials": trials, "sync": {"upload_dir": SHARED}}
-    argv = driver_argv(
-        cluster.host("w1"), cluster.python, DRIVERS / "shared.py", [json.dumps(spec)]
-    )
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    driver = cluster.popen("w1", argv, {"TUNE_GLOBAL_CHECKPOINT_S": "0.3"}, **quiet)
-    wait_for(lambda: len(owners(root)) == 2 and names(root, 1), "two checkpoints")
-    send(driver, signal.SIGKILL)
-    driver.wait()
-    before = owners(root)
-
-    refused = search(cluster, name="killed", restore=where)["refused"]
-    for part in ("LeaseHeldError", "process ", "on host w1", "s ago", "if it is dead, wait"):
-        assert part in refused
-    lease = root / ".tune_sync/lease.json"
-    held = json.loads(lease.read_text())
-    held["heartbeat_s"] -= LEASE_TTL_S  # as if it was killed so much earlier
-    lease.write_text(json.dumps(held))
-    found = search(cluster, name="killed", restore=where)
-    assert (found["driver"], found["errors"]) == ("head", [])
-    assert_sound(found)
-    after = owners(root)
-    assert before.items() <= after.items()
-    assert len(after) == 4
-    assert len(set(before.values())) == 1
-    assert len(set(after.values())) == 2
-    (trial,) = found["trials"]
-    assert trial["reported"][-1]["resumed_at"] == 2
-    assert set(stored_digests(trial)) == {0, 1, 2, 3}
-    assert reported_digests(trial).items() <= stored_digests(trial).items()
-
-
-def owners(root: Path) -> dict[str, str]:
-    """Checkpoint -> the owner that published it."""
-    manifests = (root / ".tune_sync/manifests").glob("*/*.json")
-    return {path.stem: json.loads(path.read_text())["owner"] for path in manifests}
-
-
-def names(root: Path, number: int) -> bool:
-    """Whether the state names a checkpoint: as Ray pickles its path, in hexadecimal text."""
-    name = f"/checkpoint_{number:06d}".encode().hex()
-    return any(name in state.read_text() for state in root.glob("experiment_state-*.json"))
 
 
 def test_without_a_syncer_the_storage_path_is_shared_and_another_host_restores(
