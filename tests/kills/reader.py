@@ -90,7 +90,7 @@ class Reader:
         with self._s3.open_input_file(key) as file:
             lease = json.loads(file.readall())
         for field in ("heartbeat_s", "heartbeat_up_s"):
-            lease[field] = lease.get(field, 0.0) - AGE_S  # one that was given back has none
+            lease[field] -= AGE_S
         with self._s3.open_output_stream(key) as out:
             out.write(json.dumps(lease).encode())
         return True

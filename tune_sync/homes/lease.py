@@ -44,7 +44,7 @@ LOCK_TRY_S = 0.05
 # What a file system without locks says.
 NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
 # Runs of this process that have ended and could not give their lease back.
-ENDED: set[str] = set()
+_ENDED: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class Lease:
         except FileNotFoundError:  # somebody removed the directory, and the lease with it
             return
         except (OSError, LeaseHeldError) as error:
-            ENDED.add(self._owner)
+            _ENDED.add(self._owner)
             logger.warning(
                 "%s: the lease is left to run out in %.0f s: %s",
                 self._file.parent.parent, LEASE_TTL_S, error,
@@ -292,7 +292,7 @@ def in_use(where: object, holder: Holder, age_s: float, ttl_s: float = 0.0) -> L
 
 
 def _surely_dead(holder: Holder) -> bool:
-    if holder.owner in ENDED:
+    if holder.owner in _ENDED:
         return True
     if not holder.machine or holder.machine != _machine():
         return False

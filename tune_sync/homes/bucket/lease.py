@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from tune_sync.buckets.bucket import Bucket
 from tune_sync.errors import LeaseHeldError, LeaseLostError, PutConflictError, TuneSyncError
-from tune_sync.homes.lease import ENDED, Holder, holder_from_json, in_use
+from tune_sync.homes.lease import Holder, holder_from_json, in_use
 from tune_sync.layout import LEASE_KEY
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -26,9 +26,6 @@ HEARTBEAT_S = 15.0
 # has surely put its own by then.
 SETTLE_S = 2.0
 TAKE_TRIES_COUNT = 3
-# What the object holds that nobody has. A delete has no condition: one that comes late could take
-# another run its lease.
-FREE = b'{"format_version": 1}'
 
 
 class BucketLease:
@@ -115,12 +112,11 @@ class BucketLease:
             holder, etag, _ = _look(self._bucket)
             if holder is None or holder.owner != self._owner:
                 return
-            body = FREE if next_holder is None else next_holder.to_json().encode()
-            self._bucket.put(LEASE_KEY, body, if_match=etag)
-        except PutConflictError:  # another run has taken it since, or an answer was lost
-            return
+            if next_holder is None:
+                self._bucket.delete([LEASE_KEY])
+            else:
+                self._bucket.put(LEASE_KEY, next_holder.to_json().encode(), if_match=etag)
         except (OSError, TuneSyncError) as error:
-            ENDED.add(self._owner)
             logger.warning("the lease is left to run out in %.0f s: %s", BUCKET_LEASE_TTL_S, error)
 
     def _try_take(self, may_take: Callable[[Holder], bool]) -> bool:
