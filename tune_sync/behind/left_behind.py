@@ -120,7 +120,8 @@ def mark_as(root: Path, where: str) -> Path:
         store, key = LocalStore(root), f"{layout.INTERNAL_DIR}/{MARK}"
         store.make_dir(layout.INTERNAL_DIR)
         for above in (root.parents[1], root.parent, root):  # else a power cut takes all below
-            LocalStore(above).sync("")
+            with suppress(StoreDeniedError):  # who may write there may not always read
+                LocalStore(above).sync("")
         body = json.dumps({"format_version": 1, "experiment": where}).encode()
         replace_file(store, key, body, fresh=f"{key}.{os.getpid()}")  # others may, too
     return mark

@@ -16,6 +16,7 @@ import fcntl
 import json
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -152,10 +153,7 @@ class StagedCopies:
         with suppress(FileNotFoundError):
             writer = holder_from_json(self.store.read(self._key(checkpoint, attempt, WRITER)))
         # No attempt begins without one: else a power cut has taken it.
-        is_of_now = writer is not None and (
-            not writer.machine or writer.machine.startswith(f"{boot()}/")
-        )
-        if writer is not None and is_of_now and not writer.is_surely_dead:
+        if writer is not None and not writer.is_surely_dead and not _is_before_boot(writer):
             return False
         with suppress(DamagedError):
             # Looked for last: it may have been sealed just before its writer ended.
@@ -208,10 +206,10 @@ class StagedCopies:
     def remove_all(self) -> None:
         """Remove the directory itself. What says whose it is goes last: a crash may come before."""
         for top in ("", layout.INTERNAL_DIR):
-            for entry in self.store.list(top):
-                if entry.is_dir and entry.key != layout.INTERNAL_DIR:
-                    shutil.rmtree(self.store.path(entry.key), ignore_errors=True)
             with suppress(OSError):  # it has gone; or this disk is broken
+                for entry in self.store.list(top):
+                    if entry.is_dir and entry.key != layout.INTERNAL_DIR:
+                        shutil.rmtree(self.store.path(entry.key), ignore_errors=True)
                 self.store.sync(top)
         shutil.rmtree(self.root, ignore_errors=True)
 
@@ -282,3 +280,9 @@ def _is_locked(descriptor: int, how: int) -> bool:
     except OSError:  # a file system without locks: nothing would ever be removed
         return True
     return True
+
+
+def _is_before_boot(writer: Holder) -> bool:
+    """Whether it ran here before this boot. Other hosts, which may share this, have their own."""
+    is_of_now = not writer.machine or writer.machine.startswith(f"{boot()}/")
+    return not is_of_now and writer.host == socket.gethostname()

@@ -89,10 +89,13 @@ def otherwise(wanted: Mapping[str, str], *, or_unset: bool) -> list[str]:
         wanted: Name -> value.
         or_unset: Whether one that is not set and should be counts, too.
     """
-    found = {name: os.environ.get(name, "") for name in wanted}
-    return [
-        name for name, value in wanted.items() if found[name] != value and (found[name] or or_unset)
-    ]
+
+    def says_otherwise(name: str, value: str) -> bool:
+        if name in os.environ:  # also as "": libraries ask whether it is set
+            return not value or os.environ[name] != value
+        return bool(value) and or_unset
+
+    return [name for name, value in wanted.items() if says_otherwise(name, value)]
 
 
 def tell_library(wanted: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ import importlib.util
 import ipaddress
 import os
 import socket
+import stat
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -199,6 +200,8 @@ def keep_from_children(port: int) -> None:
     """
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
             with socket.socket(fileno=os.dup(int(name))) as copy:
                 is_it = copy.getsockname()[1:2] == (port,)
             if is_it:
