@@ -291,12 +291,13 @@ class Committer(Records):
         visible, was_going = (self.store.info(key) is not None for key in (checkpoint, mark))
         if visible or was_going or self.store.info(manifest) is not None:
             self.store.remove(manifest)
-            if was_going:
-                self.store.remove(mark)
             if self.store.info(layout.parent(manifest)) is not None:
                 self.store.sync(layout.parent(manifest))
         if visible:
             move_to_trash(self.store, checkpoint, self._new_id())
+        if was_going:  # not before: a kill would leave half of it, and nothing that says so
+            self.store.remove(mark)
+            self.store.sync(layout.parent(manifest))
 
     def _discard(self, staged: str) -> None:
         """Remove staging: moved away at once, or late writes could keep refilling it."""

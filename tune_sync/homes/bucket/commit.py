@@ -314,14 +314,16 @@ class BucketCommitter(BucketRecords):
         files = settle_all(checkpoint, claimed, found, waiting, self._settle_one)
         # Not before it is known to be whole: another attempt's files may be overwritten.
         is_only = set(sealed) <= set(taken)
+        self._fence()  # all that has taken long, and so has what follows
         take_in(self.bucket, checkpoint, waiting, claimed, is_only=is_only)
         metrics = union.metrics if order.manifest.metrics is None else order.manifest.metrics
         manifest = replace(
             order.manifest, files=files, directories=union.directories, metrics=metrics
         )
         named = {file.path for file in files}
+        self._fence()
         self.bucket.delete([o.key for path, o in found.items() if path not in named])
-        self._fence()  # again: all that may have taken long
+        self._fence()
         self._put_manifest(manifest)
         warn_of_conflicts(checkpoint, union.conflicts, set(union.files) - set(files))
 
