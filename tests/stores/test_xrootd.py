@@ -59,7 +59,7 @@ def test_a_search_is_stored_and_goes_on_from_its_url(top: str, cluster: None, by
     name = f"exp-{by_url}"
     url = f"{top}/results/{name}"
     assert len(tune.Tuner(stumbles, run_config=in_xrootd(top, name)).fit().errors) == 1
-    with pytest.raises(ExperimentExistsError, match=r'restore."fsspec\+root://'):
+    with pytest.raises(ExperimentExistsError, match=r'restore_kwargs."root://'):
         tune.Tuner(stumbles, run_config=in_xrootd(top, name))
     given: dict[str, Any] = {"path": f"fsspec+{url}"} if by_url else restore_kwargs(url)
     (result,) = tune.Tuner.restore(trainable=stumbles, resume_errored=True, **given).fit()
