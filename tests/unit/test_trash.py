@@ -11,9 +11,10 @@ import pytest
 from tests.manifests import manifests_of
 from tests.unit.staged import CHECKPOINT, placed
 from tune_sync import layout
-from tune_sync.errors import StoreFullError
+from tune_sync.errors import LeaseLostError, StoreFullError
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.store import LocalStore
+from tune_sync.homes.trash import finish_removals, gone_key
 from tune_sync.publisher import Publisher
 
 NEXT = "trial/checkpoint_000001"
@@ -131,3 +132,18 @@ def test_a_checkpoint_behind_a_link_is_removed_on_a_full_disk(tmp_path: Path) ->
     assert not (root / CHECKPOINT).is_symlink()
     assert (tmp_path / "moved/a").read_bytes() == b"1"
     assert committer.store.list(f"{layout.MANIFESTS_DIR}/trial") == []
+
+
+def test_who_has_lost_the_lease_goes_on_with_no_removal(tmp_path: Path) -> None:
+    def lost() -> None:
+        raise LeaseLostError("another run has it")
+
+    store, checkpoint = LocalStore(tmp_path), "trial/checkpoint_000000"
+    store.make_dir(checkpoint)
+    store.make_dir(layout.parent(gone_key(checkpoint)))
+    store.write_at(gone_key(checkpoint), 0, b"")
+    with pytest.raises(LeaseLostError):
+        finish_removals(store, lost)
+    assert store.info(checkpoint) is not None
+    finish_removals(store, lambda: None)
+    assert store.info(checkpoint) is None

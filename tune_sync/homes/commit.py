@@ -382,7 +382,7 @@ class Committer(Records):
 
     def _drop_orphaned_manifests(self) -> tuple[str, ...]:
         """Forget checkpoints that someone removed by hand; returns them."""
-        finish_removals(self.store)
+        finish_removals(self.store, self._fence)
         gone = self._orphaned()
         for key in map(layout.manifest_key, gone):
             self._fence()

@@ -6,6 +6,7 @@ file where its manifest was tells recovery to go on with that.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from tune_sync import layout
@@ -49,17 +50,25 @@ def gone_key(checkpoint: str) -> str:
     return layout.manifest_key(checkpoint).removesuffix(_MANIFEST) + _GONE
 
 
-def finish_removals(store: Store, below: str = layout.MANIFESTS_DIR) -> None:
+def finish_removals(
+    store: Store, fence: Callable[[], None], below: str = layout.MANIFESTS_DIR
+) -> None:
     """Remove the rest of what was removed in its place when that was cut off.
 
     For the owner of the lease only, when all is recorded that can be: what has a manifest is a
     later checkpoint of that name.
+
+    Args:
+        store: Rooted at the experiment directory.
+        fence: Raises LeaseLostError once another run has the lease.
+        below: Where the marks are.
     """
     for entry in store.list(below):
         checkpoint = entry.key.removeprefix(layout.MANIFESTS_DIR + "/").removesuffix(_GONE)
         if entry.is_dir:
-            finish_removals(store, entry.key)
+            finish_removals(store, fence, entry.key)
         elif entry.key.endswith(_GONE) and layout.is_checkpoint_name(checkpoint.split("/")[-1]):
+            fence()  # before it is looked at: a stop may have been long, and the name used again
             if store.info(layout.manifest_key(checkpoint)) is None:
                 remove_either(store, checkpoint)
             store.remove(entry.key)
