@@ -22,6 +22,7 @@ from tests.unit.test_node_sender import (
 from tune_sync.behind.compared_copies import ComparedCopies
 from tune_sync.behind.node_copies import NodeCopies
 from tune_sync.behind.node_sender import NodeSender
+from tune_sync.behind.staging_home import StagingHome
 from tune_sync.errors import ImmutableError, StoreUnreachableError
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.store import Info
@@ -32,14 +33,14 @@ from tune_sync.spec import Options, Spec
 __all__ = ["home", "make"]  # fixtures
 
 
-def read(local: object) -> list[bytes]:
+def read(local: StagingHome) -> list[bytes]:
     """What all ways to read `FIRST` give."""
-    assert local.info(FIRST) is not None  # type: ignore[attr-defined]
-    found = local.info(f"{FIRST}/two")  # type: ignore[attr-defined]
+    assert local.info(FIRST) is not None
+    found = local.info(f"{FIRST}/two")
     assert found is not None
-    one = local.read(f"{FIRST}/two", 0, found.size_bytes)  # type: ignore[attr-defined]
-    many = local.read_many([f"{FIRST}/a/one"])  # type: ignore[attr-defined]
-    listed = {i.key: i.size_bytes for i in local.list(FIRST, True)}  # type: ignore[attr-defined]
+    one = local.read(f"{FIRST}/two", 0, found.size_bytes)
+    many = local.read_many([f"{FIRST}/a/one"])
+    listed = {i.key: i.size_bytes for i in local.list(FIRST, True)}
     assert listed[f"{FIRST}/two"] == found.size_bytes
     return [bytes(one), *map(bytes, many)]
 

@@ -8,26 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_left_behind import NODE, OWNER, WHERE, leave, recovered, sent
+from tests.unit.test_left_behind import (
+    NODE,
+    OWNER,
+    WHERE,
+    home,
+    leave,
+    recovered,
+    root,
+    sent,
+    staging,
+)
 from tests.unit.test_node_sender import FIRST, SECOND, Shaky
 from tune_sync import layout
 from tune_sync.behind.left_behind import find, move_to_disk
 from tune_sync.behind.staged_copy import StagedCopies
 
-
-@pytest.fixture
-def home(tmp_path: Path) -> Shaky:
-    return Shaky(tmp_path / "home")
-
-
-@pytest.fixture
-def staging(tmp_path: Path) -> Path:
-    return tmp_path / "staging"
-
-
-@pytest.fixture
-def root(staging: Path) -> Path:
-    return staging / OWNER / NODE
+__all__ = ["home", "root", "staging"]  # fixtures
 
 
 @pytest.fixture

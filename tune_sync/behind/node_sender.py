@@ -337,8 +337,9 @@ class NodeSender:
                 pause_s = min(LONGEST_PAUSE_S, self._first_pause_s * 2.0 ** (failed_count - 1))
                 with self._changed:
                     self._tries.failed(number)
-                    is_over = lambda: self._is_ending or self._tries.is_awaited  # noqa: E731
-                    self._changed.wait_for(is_over, pause_s)
+                    self._changed.wait_for(
+                        lambda: self._is_ending or self._tries.is_awaited, pause_s
+                    )
 
     def _send(self, item: Item) -> bool:
         """Whether it was sent, or never will be."""
