@@ -113,6 +113,9 @@ R = TypeVar("R", bound=Closeable)
 class Pinned(Generic[R]):
     """Memory of slots, registered when it is first lent, and as long as it is there.
 
+    What was registered of a slot that is gone has ended before a new one is registered: that may
+    be where the other has been, and not all that registers takes a place twice.
+
     Args:
         register: Registers the memory of a slot with what shall reach it. Raises StoreFullError
             where this process may not pin so much.
@@ -121,27 +124,46 @@ class Pinned(Generic[R]):
     def __init__(self, register: Callable[[mmap.mmap], R]) -> None:
         self._register = register
         self._lock = threading.Lock()
-        self._known: weakref.WeakKeyDictionary[mmap.mmap, R] = weakref.WeakKeyDictionary()
+        self._known: dict[int, tuple[weakref.ref[mmap.mmap], R]] = {}
+        self._has_gone = False
 
     def of(self, block: memoryview) -> R:
         """What was registered of the slot that `block` is part of."""
         memory = _slot_of(block)
         with self._lock:
-            registered = self._known.get(memory)
-            if registered is None:
-                # First, as the new slot may be where one that was closed has been.
-                for closed in [known for known in self._known if known.closed]:
-                    self._known.pop(closed).close()
+            self._close_gone()
+            if id(memory) not in self._known:
                 registered = self._register(memory)
-                self._known[memory] = registered
-                weakref.finalize(memory, registered.close)
+                self._known[id(memory)] = (weakref.ref(memory, self._on_gone), registered)
+            _, registered = self._known[id(memory)]
+        self._close_those_gone_meanwhile()
         return registered
 
     def forget(self, block: memoryview) -> None:
         """Let nobody reach the slot until it is lent again."""
         with self._lock:
-            registered = self._known.pop(_slot_of(block), None)
+            _, registered = self._known.pop(id(_slot_of(block)), (None, None))
             if registered is not None:
+                registered.close()
+        self._close_those_gone_meanwhile()
+
+    def _on_gone(self, _: object) -> None:
+        self._has_gone = True
+        self._close_those_gone_meanwhile()
+
+    def _close_those_gone_meanwhile(self) -> None:
+        # Who cannot have the lock may be its holder, who comes here when it is free.
+        while self._has_gone and self._lock.acquire(blocking=False):
+            try:
+                self._close_gone()
+            finally:
+                self._lock.release()
+
+    def _close_gone(self) -> None:
+        self._has_gone = False
+        for number, (memory, registered) in list(self._known.items()):
+            if (slot := memory()) is None or slot.closed:
+                del self._known[number]
                 registered.close()
 
 
