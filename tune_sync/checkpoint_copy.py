@@ -8,7 +8,10 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tune_sync.errors import ConfigError
+from tune_sync import layout
+from tune_sync.errors import ConfigError, DamagedError
+from tune_sync.homes.digests import first_different
+from tune_sync.manifest import Manifest, manifest_of
 
 if TYPE_CHECKING:
     import ray.tune
@@ -17,7 +20,8 @@ if TYPE_CHECKING:
 def fetch(checkpoint: ray.tune.Checkpoint, path: str | os.PathLike[str]) -> Path:
     """Copy a checkpoint into a directory of this machine, whole or not at all.
 
-    Works on the driver, in trials and tasks on any node, and through Ray Client.
+    Works on the driver, in trials and tasks on any node, and through Ray Client. Where the
+    checkpoint has a manifest, each file is compared with its digest.
 
     Args:
         checkpoint: From a `Result` or `ResultGrid`.
@@ -30,11 +34,13 @@ def fetch(checkpoint: ray.tune.Checkpoint, path: str | os.PathLike[str]) -> Path
         ConfigError: `checkpoint` is not a checkpoint.
         FileExistsError: `path` exists.
         HomeLostError: The node that keeps the checkpoint is gone.
+        DamagedError: A file is not as it was stored, or is missing.
     """
     if not callable(getattr(checkpoint, "to_directory", None)):
         raise ConfigError(
             f"fetch({checkpoint!r}, ...): a checkpoint is needed, such as result.checkpoint, which "
-            "is None for a trial that reported none"
+            "is None for a trial that reported none; of a directory make one with "
+            "tune.Checkpoint.from_directory"
         )
     target = Path(path).expanduser().absolute()
     if target.exists():
@@ -43,7 +49,30 @@ def fetch(checkpoint: ray.tune.Checkpoint, path: str | os.PathLike[str]) -> Path
     partial = target.with_name(f".{uuid.uuid4().hex}")
     try:
         checkpoint.to_directory(partial)
+        _compare(partial, checkpoint)
         os.rename(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return target
+
+
+def _compare(copy: Path, checkpoint: ray.tune.Checkpoint) -> None:
+    manifest = _manifest(checkpoint)
+    if manifest and (different := first_different(copy, manifest.files)):
+        raise DamagedError(
+            f"{checkpoint.path} is not as it was stored: {different}; take another checkpoint, or "
+            "put this one back from a backup"
+        )
+
+
+def _manifest(checkpoint: ray.tune.Checkpoint) -> Manifest | None:
+    """None of what is not, or not yet, where a run of tune_sync publishes."""
+    experiment, *key = checkpoint.path.rstrip("/").rsplit("/", 2)
+    if len(key) < 2 or not layout.is_checkpoint_name(key[1]):
+        return None
+    file = f"{experiment}/{layout.manifest_key('/'.join(key))}"
+    try:
+        with checkpoint.filesystem.open_input_stream(file) as stream:
+            return manifest_of("/".join(key), stream.read(), file)
+    except (FileNotFoundError, NotADirectoryError):
+        return None

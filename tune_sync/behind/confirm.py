@@ -7,18 +7,13 @@ and not the node.
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
-
-import xxhash
 
 from tune_sync import layout
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.errors import DamagedError, StoreFullError
 from tune_sync.homes.commit import Committer
+from tune_sync.homes.digests import digest_of_file
 from tune_sync.manifest import Seal
-
-# Made anew for each file, of which there may be thousands: 32 MiB of it took 24 ms each.
-READ_BYTES = 1 << 20
 
 
 def confirm(copies: StagedCopies, checkpoint: str, seal: Seal) -> Seal:
@@ -56,12 +51,3 @@ def _check(copies: StagedCopies, checkpoint: str, seal: Seal) -> None:
             f"{changed}: it is not stored; a program that has it open goes on writing to it: let "
             "that end before tune.report"
         )
-
-
-def digest_of_file(file: Path) -> str:
-    """The digest that seals hold, of a file here."""
-    digest, buffer = xxhash.xxh3_128(), memoryview(bytearray(READ_BYTES))
-    with open(file, "rb", buffering=0) as source:
-        while size_bytes := source.readinto(buffer):
-            digest.update(buffer[:size_bytes])
-    return digest.hexdigest()

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from tune_sync import layout
-from tune_sync.behind.confirm import confirm, digest_of_file
+from tune_sync.behind.confirm import confirm
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.errors import DamagedError, StoreError
+from tune_sync.homes.digests import digest_of_file
 from tune_sync.homes.home import Home, Piece
 from tune_sync.manifest import Seal
 from tune_sync.transfer.upload import Upload

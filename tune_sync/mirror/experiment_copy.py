@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tune_sync import layout
 from tune_sync.errors import ConfigError, NotWholeError, TuneSyncError
+from tune_sync.homes.digests import first_different
 from tune_sync.homes.recorded import recorded
 from tune_sync.homes.sites import LocalSite, check_format
 from tune_sync.homes.store import LocalStore
@@ -22,7 +23,7 @@ from tune_sync.mirror.record import (
     experiment_of,
     save_record,
 )
-from tune_sync.mirror.state import digest_of_file, put_back_state
+from tune_sync.mirror.state import put_back_state
 from tune_sync.syncers.base import Syncer
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -150,9 +151,5 @@ def _check(store: LocalStore, manifest: Manifest) -> None:
     """Raise NotWholeError if a file differs from its digest; make directories that are missing."""
     for directory in manifest.directories:  # stores without directories keep none that is empty
         store.make_dir(f"{manifest.checkpoint}/{directory}")
-    for file in manifest.files:
-        found = store.path(f"{manifest.checkpoint}/{file.path}")
-        if not found.is_file() or found.stat().st_size != file.size_bytes:
-            raise NotWholeError(f"{file.path} is missing, or has another length")
-        if digest_of_file(found) != file.digest:
-            raise NotWholeError(f"{file.path} has other bytes")
+    if different := first_different(store.path(manifest.checkpoint), manifest.files):
+        raise NotWholeError(different)

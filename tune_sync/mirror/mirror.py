@@ -29,12 +29,13 @@ from tune_sync.errors import (
     NotStoredError,
     StoreError,
 )
+from tune_sync.homes.digests import digest_of_file
 from tune_sync.homes.store import LocalStore
 from tune_sync.mirror.files import KnownFiles, Signature
 from tune_sync.mirror.outbox import BACKOFF_S, Outbox, Parcel
 from tune_sync.mirror.plan import Cut, Plan
 from tune_sync.mirror.record import RECORD_KEY, MirrorRecord, load_record, save_record
-from tune_sync.mirror.state import LIST_NAME, STATE_DIR, digest_of_file, list_json
+from tune_sync.mirror.state import LIST_NAME, STATE_DIR, list_json
 from tune_sync.syncers.base import Syncer
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver

@@ -12,23 +12,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-import xxhash
-
+from tune_sync.homes.digests import digest_of_file
 from tune_sync.mirror.record import MIRROR_DIR
 
 STATE_DIR = f"{MIRROR_DIR}/state"
 LIST_NAME = "digests.json"
-
-CHUNK_BYTES = 16 << 20
-
-
-def digest_of_file(path: Path) -> str:
-    """The digest that manifests hold."""
-    digest = xxhash.xxh3_128()
-    with open(path, "rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def list_json(digests: Mapping[str, str]) -> bytes:
