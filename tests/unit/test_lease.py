@@ -200,6 +200,26 @@ def test_a_heartbeat_that_cannot_be_written_is_tried_again(
     wait_for(lambda: heartbeat_s(tmp_path) == 2000.0)
 
 
+def test_a_lock_service_that_is_away_ends_neither_the_heartbeat_nor_the_run(
+    tmp_path: Path, clock: Clock, made: list[Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "HEARTBEAT_S", 0.01)
+    lease, was_asked = mine(tmp_path, clock, made), threading.Event()
+    lease.acquire()
+
+    def flock(*args: object) -> None:  # as of NFS, while its lock service is started again
+        was_asked.set()
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with monkeypatch.context() as away:
+        away.setattr(fcntl, "flock", flock)
+        assert was_asked.wait(TIMEOUT_S)
+    clock.now_s = 2000.0
+    wait_for(lambda: heartbeat_s(tmp_path) == 2000.0)
+    monkeypatch.setattr(fcntl, "flock", flock)
+    lease.release()
+
+
 def test_the_end_of_a_run_is_no_failure_where_its_directory_was_removed(
     tmp_path: Path, clock: Clock, made: list[Lease]
 ) -> None:

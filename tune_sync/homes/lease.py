@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tune_sync.errors import ConfigError, LeaseHeldError, LeaseLostError
+from tune_sync.errors import ConfigError, LeaseHeldError, LeaseLostError, TuneSyncError
 from tune_sync.homes import disk
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import LocalStore
@@ -175,7 +175,7 @@ class Lease:
             self._replace_by(next_holder)
         except FileNotFoundError:  # somebody removed the directory, and the lease with it
             return
-        except (OSError, LeaseHeldError) as error:
+        except (TuneSyncError, OSError) as error:
             _ENDED.add(self._owner)
             logger.warning(
                 "%s: the lease is left to run out in %.0f s: %s",
@@ -200,8 +200,8 @@ class Lease:
                     if holder is None or holder.owner != self._owner:
                         return  # lost: `check` tells whoever wants to write
                     self._write(self._me(), is_durable=False)
-            except (OSError, LeaseHeldError):
-                continue  # a full or absent disk: the next beat tries again
+            except (TuneSyncError, OSError):
+                continue  # a full or absent disk, no locks just now: the next beat tries again
 
     def _me(self) -> Holder:
         return Holder.here(self._owner, self._clock())
