@@ -131,6 +131,24 @@ def test_a_process_that_got_the_number_of_a_dead_one_is_not_taken_for_it(
     mine(tmp_path, clock, made).acquire()
 
 
+def test_a_process_that_the_system_hides_is_not_taken_for_dead(
+    tmp_path: Path, clock: Clock, made: list[Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave(tmp_path, machine=lease_module._machine(), pid=os.getpid(), process_start="345")
+    read = Path.read_text
+
+    def read_text(path: Path, *args: str) -> str:  # with hidepid=2, of another user's
+        if path.name == "stat":
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        return read(path, *args)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    with pytest.raises(LeaseHeldError):
+        mine(tmp_path, clock, made).acquire()
+    clock.now_s += LEASE_TTL_S
+    mine(tmp_path, clock, made).acquire()
+
+
 def test_a_process_of_another_machine_with_our_number_is_not_taken_for_dead(
     tmp_path: Path, clock: Clock, made: list[Lease]
 ) -> None:

@@ -27,6 +27,7 @@ from tune_sync.homes import disk
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import LocalStore
 from tune_sync.layout import LEASE_KEY
+from tune_sync.process import has_ended
 from tune_sync.process import machine as _machine
 from tune_sync.process import start_of as _start_of
 
@@ -296,4 +297,4 @@ def _surely_dead(holder: Holder) -> bool:
         return True
     if not holder.machine or holder.machine != _machine():
         return False
-    return _start_of(holder.pid) != holder.process_start
+    return has_ended(holder.pid, holder.process_start)
