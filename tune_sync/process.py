@@ -35,6 +35,25 @@ def start_of(pid: int) -> str:
         return ""
 
 
+def has_ended(pid: int, start: str) -> bool:
+    """Whether process `pid` of this machine that started then is surely gone.
+
+    A system may hide the processes of other users (`hidepid`); a signal still finds them.
+    """
+    found = start_of(pid)
+    return found != start if found else not _is_there(pid)
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
+
+
 def owned_name() -> str:
     """A file name that no other call has given, and that says which process it belongs to."""
     pid = os.getpid()
@@ -54,7 +73,7 @@ def is_orphan(name: str) -> bool:
     found = _OWNED.search(name)
     if found is None or not machine() or found[1] != _machine_hash():
         return False
-    return start_of(int(found[2])) != found[3]
+    return has_ended(int(found[2]), found[3])
 
 
 def in_forks(renew: Callable[[], None]) -> None:

@@ -208,9 +208,9 @@ class SentFiles:
         if stream.digest != before:
             self._changed.add(key)
         corrected = _corrected(stream, key, run) if key in self._changed else None
-        (corrected or stream).commit(durable, unless=None if run and durable else before)
         if corrected is not None:
             stream.drop()
+        (corrected or stream).commit(durable, unless=None if run and durable else before)
         if key in self._changed and isinstance(stream, StateStream):
             stream.arrived()
         # After a restore Ray copies the states of earlier runs too, in every snapshot. They are not

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 import ray
 from ray.exceptions import RayActorError
 
@@ -19,9 +20,12 @@ from tune_sync.agents.home_agent import NAMESPACE, start_agent
 from tune_sync.agents.remote_home import RemoteHome
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staged_send import send_attempt
+from tune_sync.errors import DamagedError
 from tune_sync.homes.home import LocalHome
 from tune_sync.homes.sites import format_json
-from tune_sync.layout import FORMAT_KEY
+from tune_sync.layout import FORMAT_KEY, INCOMING_DIR
+from tune_sync.transfer.chunks import CHUNK_BYTES
+from tune_sync.transfer.streams import FileStream
 
 
 def test_the_agent_outlives_each_start_of_a_further_run(local_ray: None) -> None:
@@ -80,6 +84,23 @@ def test_what_arrives_damaged_at_home_is_sent_again(local_ray: None, tmp_path: P
     assert home.flips_count == 0
     home.publish(CHECKPOINT, False, [arrived])
     assert (root / CHECKPOINT / "a").read_bytes() == b"body"
+
+
+def test_nothing_stays_of_a_file_one_of_whose_chunks_failed(
+    local_ray: None, tmp_path: Path
+) -> None:
+    (tmp_path / FORMAT_KEY).parent.mkdir(parents=True)
+    (tmp_path / FORMAT_KEY).write_bytes(format_json())
+    home = Flipping(start_home(node_id()).agent_name, str(tmp_path), "", 1, 60.0)
+    stream = FileStream(home, "trial/artifact", lambda stream: None)
+    stream.write(bytes(CHUNK_BYTES))
+    (incoming,) = home._in_flight._pending_count
+    with pytest.raises(DamagedError):
+        for _ in range(2):  # the third waits for the first, while the second is under way
+            stream.write(bytes(CHUNK_BYTES))
+    with pytest.raises(DamagedError):
+        home.flush(incoming)
+    assert list((tmp_path / INCOMING_DIR).iterdir()) == []
 
 
 def test_one_that_many_threads_ask_for_lives_on(local_ray: None) -> None:

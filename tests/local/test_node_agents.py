@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import uuid
@@ -14,14 +15,17 @@ import numpy as np
 import pytest
 import ray
 
+from tests.hosts.searches import wait_for
+from tests.local.test_home_agent import is_there
 from tests.unit.staged import sealed
-from tune_sync.agents.connect import RayConnector
+from tune_sync.agents.connect import RayConnector, node_id
 from tune_sync.agents.far_copies import TRIES_COUNT, FarCopy
 from tune_sync.agents.home_agent import CALL_THREADS, NAMESPACE
 from tune_sync.agents.names import agent_name
-from tune_sync.agents.node_agent import start_node_agent
+from tune_sync.agents.node_agent import staging_of, start_node_agent
 from tune_sync.agents.node_agents import RayNodes, finish_earlier
 from tune_sync.agents.replica_service import GROUPS, ReplicaService
+from tune_sync.agents.staging_agent import RayStagingAgent
 from tune_sync.behind.behind import Behind
 from tune_sync.errors import DamagedError, HomeLostError
 from tune_sync.homes.home import LocalHome, digest_of
@@ -34,6 +38,42 @@ def test_an_agent_of_a_node_that_is_gone_is_one_that_does_not_start(local_ray: N
     spec = Spec("key", "/results", "exp", "0" * 32, None, Options())
     with pytest.raises(HomeLostError, match="does not start"):
         start_node_agent(spec, "1" * 56, None, RayConnector())
+
+
+def test_an_agent_ends_also_where_its_staging_cannot_be_removed(
+    local_ray: None, tmp_path: Path
+) -> None:
+    options = Options(wait_for="staged", staging_dir=str(tmp_path / "staging"))
+    spec, node = Spec("key", str(tmp_path), "exp", "0" * 32, None, options), node_id()
+    root = staging_of(spec, node)
+    agent = start_node_agent(spec, node, root, RayConnector())
+    ray.get(agent.finish.remote(), timeout=60)  # as by a restore
+    root.with_name(f"{node}.ending").touch()  # what is there cannot be moved aside
+    agent.exchange.remote(Orders(is_closing=True))
+    wait_for(lambda: not is_there(agent_name(spec, node)), "its end")
+    assert root.is_dir()
+
+
+class Dying:
+    """An agent whose process ends at each question, as where the node has no memory left."""
+
+    def ping(self) -> int:
+        return os.getpid()
+
+    def is_stored(self, attempt: str) -> bool:
+        os._exit(1)
+
+
+def test_an_agent_that_dies_again_and_again_is_named_with_what_to_do(
+    local_ray: None, tmp_path: Path
+) -> None:
+    spec = Spec("key", str(tmp_path), "exp", "1" * 32, None, Options(staging_dir=str(tmp_path)))
+    actor = ray.remote(num_cpus=0, max_restarts=-1)(Dying)
+    dying = actor.options(name=agent_name(spec, node_id()), namespace=NAMESPACE).remote()
+    asked = RayStagingAgent(spec, node_id(), staging_of(spec, node_id()), RayConnector())
+    with pytest.raises(HomeLostError, match=f"agent of node {node_id()}.*; look at that node"):
+        asked.is_stored("attempt")
+    ray.kill(dying)
 
 
 class Slow(ReplicaService):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tune_sync.agents.in_flight import FAILED_KEPT, InFlight
+from tune_sync.errors import HomeLostError
 
 LIMIT_BYTES = 100
 TIMEOUT_S = 10.0
@@ -108,6 +109,22 @@ def test_a_failed_part_never_succeeds_again() -> None:
         sent.send("broken", 10, lambda: pytest.fail("sent all the same"))
     sent.send("next", 100, lambda: arrived())  # and what it took of the budget is back
     sent.flush("next")
+
+
+def test_a_wait_that_is_interrupted_is_no_word_that_the_chunk_arrived() -> None:
+    sent = in_flight()
+
+    class Interrupted(Wire):
+        def wait(self) -> None:
+            raise KeyboardInterrupt
+
+    sent.send("other", 100, Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sent.send("mine", 100, lambda: arrived())
+    with pytest.raises(HomeLostError, match="other"):
+        sent.flush("other")
+    sent.send("mine", 100, lambda: arrived())  # and what it took of the budget is back
+    sent.flush("mine")
 
 
 class Chunk(bytearray):

@@ -16,6 +16,7 @@ from tune_sync.behind.left_behind import find, mark_as, remove_sent, send_left
 from tune_sync.behind.node_disk import NodeDisk
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staging_home import StagingHome
+from tune_sync.homes.store import LocalStore
 
 WHERE = "file:///experiment"
 
@@ -61,6 +62,23 @@ def test_a_writer_of_before_the_host_went_down_has_ended(
     attempt, copies = NodeDisk(root).begin(FIRST), StagedCopies(root)
     monkeypatch.setattr(staged_copy, "boot", lambda: "another")
     assert copies.is_abandoned(FIRST, attempt)
+
+
+def test_a_retry_begins_also_as_the_agent_removes_what_the_killed_try_left(root: Path) -> None:
+    disk, copies = NodeDisk(root), StagedCopies(root)
+    left = [disk.begin(FIRST)]
+
+    class BesideTheAgent(LocalStore):
+        """The agent comes between the last two calls of `begin`."""
+
+        def rename(self, source: str, target: str) -> None:
+            if target.startswith(layout.STAGING_DIR) and left:
+                assert copies.remove(FIRST, left.pop())
+            super().rename(source, target)
+
+    disk.store = BesideTheAgent(root)
+    attempt = disk.begin(FIRST)
+    assert list(copies.attempts()) == [(FIRST, attempt)]
 
 
 def test_an_attempt_is_never_seen_without_its_writer(

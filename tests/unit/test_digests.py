@@ -13,7 +13,9 @@ from tests.unit.test_late_errors import Connected, copy
 from tune_sync.errors import DamagedError
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.bucket.home import BucketHome
+from tune_sync.homes.home import LocalHome
 from tune_sync.homes.store import Info
+from tune_sync.layout import Kind, Place, manifest_key
 from tune_sync.manifest import FileEntry
 from tune_sync.run_filesystem import RunFileSystem
 from tune_sync.spec import Options, Spec
@@ -104,6 +106,17 @@ def test_what_has_no_manifest_is_read_as_it_is(
     assert filesystem.get_file_info(f"{checkpoint.path}/small").type == pafs.FileType.File
     with filesystem.open_input_stream(f"{checkpoint.path}/small") as file:
         assert len(file.read()) == 5
+
+
+@pytest.mark.parametrize("held", [b"", b"[]", b'{"format_version": 1}'])
+def test_a_manifest_that_cannot_be_read_is_an_error_that_says_what_to_do(
+    tmp_path: Path, held: bytes
+) -> None:
+    home = LocalHome(tmp_path)
+    (tmp_path / manifest_key(C0)).parent.mkdir(parents=True)
+    (tmp_path / manifest_key(C0)).write_bytes(held)
+    with pytest.raises(DamagedError, match=rf"{C0}\.json .*; put a whole copy.*delete {C0} and"):
+        Digests().of(home, Place(Kind.CHECKPOINT, "trial", C0, "small"))
 
 
 def test_who_copies_many_checkpoints_keeps_the_lists_of_the_last_ones() -> None:

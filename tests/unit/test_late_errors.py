@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -74,8 +75,10 @@ def filesystem(home: LateHome) -> RunFileSystem:
     return RunFileSystem(SyncHandler(spec, Connected(home)))
 
 
-def copy(source: Path, filesystem: RunFileSystem, number: int) -> tune.Checkpoint:
-    """What Ray does in `report`."""
+def copy(
+    source: Path, filesystem: RunFileSystem, number: int, then: Callable[[], None] = lambda: None
+) -> tune.Checkpoint:
+    """What Ray does in `report`; `then` comes before its `Checkpoint`."""
     target = f"{filesystem.handler.experiment_root}/trial/checkpoint_{number:06d}"
     filesystem.create_dir(target)
     pafs.copy_files(
@@ -84,6 +87,7 @@ def copy(source: Path, filesystem: RunFileSystem, number: int) -> tune.Checkpoin
         source_filesystem=pafs.LocalFileSystem(),
         destination_filesystem=filesystem,
     )
+    then()
     return tune.Checkpoint(path=target, filesystem=filesystem)
 
 
@@ -101,6 +105,21 @@ def test_a_checkpoint_whose_last_bytes_fail_is_an_error_once(
     copy(tmp_path / "source", filesystem, 1)
     (sealed,) = home.root.rglob("seal.json")
     assert "checkpoint_000001" in str(sealed)
+
+
+@pytest.mark.parametrize("size_bytes", [1, LARGE_BYTES])
+def test_it_is_one_too_where_another_thread_has_been_told(
+    filesystem: RunFileSystem, tmp_path: Path, size_bytes: int
+) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/blob").write_bytes(b"x" * size_bytes)
+
+    def pickled_elsewhere() -> None:
+        with pytest.raises(StoreFullError):  # as it hands another checkpoint to a task
+            ray.cloudpickle.dumps(filesystem)
+
+    with pytest.raises(StoreFullError, match="full"):
+        copy(tmp_path / "source", filesystem, 0, then=pickled_elsewhere)
 
 
 class Chunk(bytearray):

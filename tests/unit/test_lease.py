@@ -131,6 +131,24 @@ def test_a_process_that_got_the_number_of_a_dead_one_is_not_taken_for_it(
     mine(tmp_path, clock, made).acquire()
 
 
+def test_a_process_that_the_system_hides_is_not_taken_for_dead(
+    tmp_path: Path, clock: Clock, made: list[Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave(tmp_path, machine=lease_module._machine(), pid=os.getpid(), process_start="345")
+    read = Path.read_text
+
+    def read_text(path: Path, *args: str) -> str:  # with hidepid=2, of another user's
+        if path.name == "stat":
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        return read(path, *args)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    with pytest.raises(LeaseHeldError):
+        mine(tmp_path, clock, made).acquire()
+    clock.now_s += LEASE_TTL_S
+    mine(tmp_path, clock, made).acquire()
+
+
 def test_a_process_of_another_machine_with_our_number_is_not_taken_for_dead(
     tmp_path: Path, clock: Clock, made: list[Lease]
 ) -> None:
@@ -198,6 +216,26 @@ def test_a_heartbeat_that_cannot_be_written_is_tried_again(
     gone.rename(tmp_path / ".tune_sync")
     clock.now_s = 2000.0
     wait_for(lambda: heartbeat_s(tmp_path) == 2000.0)
+
+
+def test_a_lock_service_that_is_away_ends_neither_the_heartbeat_nor_the_run(
+    tmp_path: Path, clock: Clock, made: list[Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "HEARTBEAT_S", 0.01)
+    lease, was_asked = mine(tmp_path, clock, made), threading.Event()
+    lease.acquire()
+
+    def flock(*args: object) -> None:  # as of NFS, while its lock service is started again
+        was_asked.set()
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with monkeypatch.context() as away:
+        away.setattr(fcntl, "flock", flock)
+        assert was_asked.wait(TIMEOUT_S)
+    clock.now_s = 2000.0
+    wait_for(lambda: heartbeat_s(tmp_path) == 2000.0)
+    monkeypatch.setattr(fcntl, "flock", flock)
+    lease.release()
 
 
 def test_the_end_of_a_run_is_no_failure_where_its_directory_was_removed(

@@ -57,6 +57,15 @@ def test_it_is_recorded_with_what_the_seals_tell(committer: Committer, ranks_cou
     assert (found.files, found.directories) == (manifest.files, manifest.directories)
 
 
+def test_it_is_recorded_if_its_trial_ended_before_that(committer: Committer) -> None:
+    parts(committer, 2)
+    committer.place(CHECKPOINT)
+    for checkpoint, attempt in committer.attempts("trial"):  # as `Run.discard_staged` does
+        committer.discard_attempt(checkpoint, attempt)
+    lose_intent(committer)
+    assert committer.recover().completed == (CHECKPOINT,)
+
+
 @pytest.mark.parametrize("change", ["another byte", "one file less", "one file more"])
 def test_it_is_not_recorded_if_it_is_not_what_was_sealed(committer: Committer, change: str) -> None:
     visible(committer)

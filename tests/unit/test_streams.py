@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -99,6 +100,23 @@ def test_a_file_that_fails_leaves_the_old_one(home: LocalHome, verb: str) -> Non
     with pytest.raises(OSError, match="Input/output error"):
         stream.close()
     assert (home.root / KEY).read_bytes() == b"old"
+    assert home.store.list(layout.INCOMING_DIR) == []
+
+
+@pytest.mark.parametrize("ends", ["close", "flush"])
+def test_nothing_stays_of_a_file_that_finds_no_room_half_way(
+    home: LocalHome, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 10)
+    fault = Fault(3, full, lasting=True, verbs=frozenset({"write_at"}))
+    home.store = home.committer.store = FaultStore(home.store, fault)  # type: ignore[assignment]
+    stream = stream_to(home)
+    stream.write(bytes(20))
+    with pytest.raises(StoreFullError):
+        stream.write(bytes(10))
+    with contextlib.suppress(StoreFullError):  # pyarrow drops what the last call raises
+        getattr(stream, ends)()
+    assert home.store.list(layout.INCOMING_DIR) == []
 
 
 def test_a_file_one_of_whose_chunks_failed_never_appears(

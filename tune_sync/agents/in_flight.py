@@ -8,6 +8,8 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any
 
+from tune_sync.errors import HomeLostError
+
 # Whoever writes a part has given it up long before so many others have failed.
 FAILED_KEPT = 1000
 
@@ -85,16 +87,22 @@ class InFlight:
         try:
             self._wait(handle)
         except Exception as error:
-            with self._changed:
-                self._failed.setdefault(part, copy(error))
-                if len(self._failed) > FAILED_KEPT:
-                    del self._failed[next(iter(self._failed))]
+            self._note_failed(part, copy(error))
+        except BaseException as error:  # of whoever waited, who may have no part in this one
+            self._note_failed(part, _unknown(part, error))
+            raise
         finally:
             with self._changed:
                 self._pending_count[part] -= 1
                 if not self._pending_count[part]:
                     del self._pending_count[part]
             self._give_back(size_bytes)
+
+    def _note_failed(self, part: str, error: Exception) -> None:
+        with self._changed:
+            self._failed.setdefault(part, error)
+            if len(self._failed) > FAILED_KEPT:
+                del self._failed[next(iter(self._failed))]
 
     def _give_back(self, size_bytes: int) -> None:
         with self._changed:
@@ -107,3 +115,10 @@ class InFlight:
         if error is not None:
             # What is kept was never raised: that would hold the frames it passed, and their chunks.
             raise copy(error)
+
+
+def _unknown(part: str, why: BaseException) -> HomeLostError:
+    return HomeLostError(
+        f"writing {part}: whether all bytes arrived is not known, as who waited for that was "
+        f"stopped ({type(why).__name__}); report the checkpoint again"
+    )

@@ -199,11 +199,21 @@ class NodeAgent(ReplicaService, ReadService):
                 logger.debug("%s: %s", self._name, error)
             if step is Step.STAY:
                 stop.wait(WATCH_S)
-        # A live driver has said what is of no use. A lease that has gone may only not be mounted.
+        try:
+            self._tidy(is_left=step is Step.LEAVE)
+        except Exception as error:  # no disk keeps an agent for ever
+            logger.warning("%s: what is staged here, in %s, stays: %s",
+                           self._spec.where, self._root, error)  # fmt: skip
+        with suppress(ValueError, RayError):
+            ray.kill(ray.get_actor(self._name, namespace=NAMESPACE), no_restart=True)
+
+    def _tidy(self, *, is_left: bool) -> None:
+        """End what it does, and remove what is of no use any more."""
+        # A live driver has said what that is. A lease that has gone may only not be mounted.
         may_be_needed = self._is_alone or (self._spec.options.shared and not self._is_closing)
-        self._sender.end(leave=step is Step.LEAVE or may_be_needed)
+        self._sender.end(leave=is_left or may_be_needed)
         roots = [self._root, *([self._memory.root] if self._memory is not None else [])]
-        is_left = step is Step.LEAVE or (may_be_needed and not remove_sent(roots))
+        is_left = is_left or (may_be_needed and not remove_sent(roots))
         self._close_replica_door()
         if self._memory is not None:
             if is_left and self._memory.root.exists():
@@ -211,8 +221,6 @@ class NodeAgent(ReplicaService, ReadService):
             with suppress(OSError):
                 sweep(self._memory.budget.folder)  # of this agent, where it was killed before
             remove_empty(self._memory.budget.folder)
-        with suppress(ValueError, RayError):
-            ray.kill(ray.get_actor(self._name, namespace=NAMESPACE), no_restart=True)
 
     def _sweep_once(self) -> None:
         if not self._has_swept:

@@ -6,7 +6,7 @@ import builtins
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from ray.exceptions import RayError, RayTaskError
 from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.home_errors import home_error
 from tune_sync.agents.in_flight import InFlight
-from tune_sync.errors import HomeLostError
+from tune_sync.errors import HomeLostError, TuneSyncError
 from tune_sync.guard import staged_part
 from tune_sync.homes.home import Piece, ReadsAll, digest_of
 from tune_sync.homes.store import Info
@@ -173,6 +173,8 @@ class RemoteHome(ReadsAll):
 
     def drop_file(self, incoming: str) -> None:
         """See `Home.drop_file`."""
+        with suppress(TuneSyncError, OSError):  # a chunk that is under way would make it anew
+            self.flush(incoming)
         self._call("drop_file", incoming)
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:

@@ -11,9 +11,11 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from tune_sync.agents.home_agent import START_TIMEOUT_S
+from tune_sync.agents.home_errors import said_by
 from tune_sync.agents.node_agent import launch_node_agent, limit_bytes, start_node_agent
 from tune_sync.behind.left_behind import mark_as
 from tune_sync.behind.node_disk import bytes_below
+from tune_sync.errors import HomeLostError
 from tune_sync.spec import Connector, Spec
 
 ANSWER_TIMEOUT_S = 60.0
@@ -94,10 +96,20 @@ class RayStagingAgent:
 
     def _ask(self, verb: str, *args: object) -> Any:
         try:
-            return ray.get(getattr(self._handle, verb).remote(*args), timeout=ANSWER_TIMEOUT_S)
+            return self._answer(verb, *args)
         except (RayActorError, GetTimeoutError):
             self._handle = self._start()
-            return ray.get(getattr(self._handle, verb).remote(*args), timeout=ANSWER_TIMEOUT_S)
+        try:
+            return self._answer(verb, *args)
+        except (RayActorError, GetTimeoutError) as error:
+            raise HomeLostError(
+                f"the agent of node {self._node} does not answer: {said_by(error)}; look at that "
+                "node (its memory, its disk, its Ray logs), then report the checkpoint again, or "
+                "restore the run"
+            ) from error
+
+    def _answer(self, verb: str, *args: object) -> Any:
+        return ray.get(getattr(self._handle, verb).remote(*args), timeout=ANSWER_TIMEOUT_S)
 
     def _start(self) -> Any:
         return start_node_agent(self._spec, self._node, self._root, self._connector)

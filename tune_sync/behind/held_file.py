@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 
 import xxhash
 
@@ -63,11 +62,6 @@ class HeldFile:
         source = io.BytesIO(edit(self.body)) if edit else self._file
         source.seek(0)
         stream = FileStream(home, key, lambda stream: None)
-        try:
-            while data := source.read(CHUNK_BYTES):
-                stream.write(data)
-            stream.commit(durable, unless=None)
-        except BaseException:  # it is sent again and again: nothing of this try may stay
-            with suppress(Exception):
-                stream.drop()
-            raise
+        while data := source.read(CHUNK_BYTES):
+            stream.write(data)
+        stream.commit(durable, unless=None)

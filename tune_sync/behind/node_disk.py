@@ -87,13 +87,19 @@ class NodeDisk(LocalHome):
         try:
             self.store.make_dir(f"{made}/data")
             note_writer(self.store, made, attempt, time.time())
-            self.store.make_dir(layout.parent(place))
-            self.store.rename(made, place)
+            try:
+                self._move(made, place)
+            except FileNotFoundError:  # the agent removed the last attempt beside it just then
+                self._move(made, place)
         except BaseException:
             with suppress(OSError):
                 self.store.remove_tree(made)
             raise
         return attempt
+
+    def _move(self, made: str, place: str) -> None:
+        self.store.make_dir(layout.parent(place))
+        self.store.rename(made, place)
 
     def _is_moved(self, source: Path, key: str) -> bool:
         inside = layout.below(os.path.realpath(self.store.path(MAKING_DIR)), str(source))

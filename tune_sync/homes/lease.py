@@ -22,11 +22,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tune_sync.errors import ConfigError, LeaseHeldError, LeaseLostError
+from tune_sync.errors import ConfigError, LeaseHeldError, LeaseLostError, TuneSyncError
 from tune_sync.homes import disk
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import LocalStore
 from tune_sync.layout import LEASE_KEY
+from tune_sync.process import has_ended
 from tune_sync.process import machine as _machine
 from tune_sync.process import start_of as _start_of
 
@@ -175,7 +176,7 @@ class Lease:
             self._replace_by(next_holder)
         except FileNotFoundError:  # somebody removed the directory, and the lease with it
             return
-        except (OSError, LeaseHeldError) as error:
+        except (TuneSyncError, OSError) as error:
             _ENDED.add(self._owner)
             logger.warning(
                 "%s: the lease is left to run out in %.0f s: %s",
@@ -200,8 +201,8 @@ class Lease:
                     if holder is None or holder.owner != self._owner:
                         return  # lost: `check` tells whoever wants to write
                     self._write(self._me(), is_durable=False)
-            except (OSError, LeaseHeldError):
-                continue  # a full or absent disk: the next beat tries again
+            except (TuneSyncError, OSError):
+                continue  # a full or absent disk, no locks just now: the next beat tries again
 
     def _me(self) -> Holder:
         return Holder.here(self._owner, self._clock())
@@ -296,4 +297,4 @@ def _surely_dead(holder: Holder) -> bool:
         return True
     if not holder.machine or holder.machine != _machine():
         return False
-    return _start_of(holder.pid) != holder.process_start
+    return has_ended(holder.pid, holder.process_start)

@@ -123,14 +123,16 @@ class Records:
     def attempts(self, trial: str) -> builtins.list[tuple[str, str]]:
         """What a trial has in staging now and did not place: `(checkpoint, attempt)`.
 
-        What is placed has its intent there until `record` is done, and a crash needs that.
+        What is placed has its intent there until `record` is done. A crash needs that, and where
+        a power cut takes it the seals of all ranks.
         """
-        checkpoints = [e for e in self.store.list(f"{layout.STAGING_DIR}/{trial}") if e.is_dir]
+        staged = [e.key for e in self.store.list(f"{layout.STAGING_DIR}/{trial}") if e.is_dir]
+        checkpoints = [key.removeprefix(layout.STAGING_DIR + "/") for key in staged]
         return [
-            (checkpoint.key.removeprefix(layout.STAGING_DIR + "/"), attempt.key.rsplit("/", 1)[-1])
+            (checkpoint, attempt.key.rsplit("/", 1)[-1])
             for checkpoint in checkpoints
-            for attempt in self.store.list(checkpoint.key)
-            if self.store.info(f"{attempt.key}/{layout.INTENT}") is None
+            if not self._intents(checkpoint)
+            for attempt in self.store.list(f"{layout.STAGING_DIR}/{checkpoint}")
         ]
 
     # For those who order writes

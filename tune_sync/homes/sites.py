@@ -8,6 +8,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from tune_sync.errors import (
     ExperimentExistsError,
     LeaseHeldError,
     PathRefusedError,
+    StoreDeniedError,
 )
 from tune_sync.homes.disk import make_directory
 from tune_sync.homes.home import Home, LocalHome
@@ -173,6 +175,10 @@ class LocalSite:
         store.make_dir(layout.INTERNAL_DIR)
         file = self.root / layout.FORMAT_KEY
         if not file.is_file() or not file.stat().st_size:  # a power cut may leave it empty
+            # It may be new, and its storage path too: a power cut would take them with all in them.
+            for above in (*self.root.parents[1::-1], self.root):
+                with suppress(StoreDeniedError):  # who may write there may not always read
+                    LocalStore(above).sync("")
             self.put(layout.FORMAT_KEY, format_json())
             return
         check_format(file.read_bytes(), str(file), self.where)

@@ -1,7 +1,7 @@
 """A store: few blocking verbs on bytes below one root. It orders nothing; see `commit`.
 
-Keys are POSIX strings relative to the root. Every verb may be called from any thread, and
-twice. What is durable (survives a power cut) is only what a `sync…` verb returned for:
+Keys are POSIX strings relative to the root. Every verb may be called from any thread, and, but for
+`rename`, twice. What is durable (survives a power cut) is only what a `sync…` verb returned for:
 the bytes of a file, and, apart from them, the entry of a file or directory in its parent.
 """
 

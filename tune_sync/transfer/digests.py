@@ -103,10 +103,7 @@ class Checker:
 
     def _damaged(self, what: str) -> DamagedError:
         checkpoint = self._path.removesuffix(f"/{self._entry.path if self._entry else ''}")
-        return DamagedError(
-            f"{self._path} is damaged: {what}; put a whole copy of it back, or delete {checkpoint} "
-            "and restore: its trial then goes on from an earlier checkpoint"
-        )
+        return DamagedError(f"{self._path} is damaged: {what}; {_ways_out(checkpoint)}")
 
 
 def check_whole(entry: FileEntry | None, path: str, data: bytes) -> bytes:
@@ -125,4 +122,15 @@ def read_manifest(home: Home, checkpoint: str) -> Manifest | None:
     found = home.info(key)
     if found is None or found.is_dir:
         return None
-    return manifest_of(checkpoint, bytes(home.read(key, 0, found.size_bytes)), key)
+    data = bytes(home.read(key, 0, found.size_bytes))
+    try:
+        return manifest_of(checkpoint, data, key)
+    except DamagedError as error:
+        raise DamagedError(f"{error}; {_ways_out(checkpoint)}") from error
+
+
+def _ways_out(checkpoint: str) -> str:
+    return (
+        f"put a whole copy of it back, or delete {checkpoint} and restore: its trial then goes on "
+        "from an earlier checkpoint"
+    )

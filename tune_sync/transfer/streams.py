@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pyarrow.fs as pafs
 
+from tune_sync.errors import SyncTimeoutError, TuneSyncError
 from tune_sync.homes.home import Home
 from tune_sync.homes.store import Info
 from tune_sync.manifest import FileEntry
@@ -65,6 +67,7 @@ class FileStream:
         try:
             return self._chunks.write(data)
         except Exception as error:
+            self._give_up(error)
             self._on_error(error)
             raise
 
@@ -79,23 +82,38 @@ class FileStream:
         try:
             self._on_close(self)
         except Exception as error:
+            self._give_up(error)
             self._on_error(error)
             raise
 
     def commit(self, durable: bool, unless: str | None) -> None:
-        """Put the file in its place, unless its digest is `unless` and nothing was sent yet."""
+        """Put the file in its place, unless its digest is `unless` and nothing was sent yet.
+
+        Nothing of it stays where that fails.
+        """
         if not self._chunks.sent_bytes and unless == self.digest:
             return
-        self._chunks.finish()
-        if not self._incoming:
-            self._send(0, memoryview(b""))  # an empty file
-        self._home.flush(self._incoming)
-        self._home.commit_file(self._incoming, self._key, durable)
+        try:
+            self._chunks.finish()
+            if not self._incoming:
+                self._send(0, memoryview(b""))  # an empty file
+            self._home.flush(self._incoming)
+            self._home.commit_file(self._incoming, self._key, durable)
+        except Exception as error:
+            self._give_up(error)
+            raise
 
     def drop(self) -> None:
-        """Give up a finished file that was not committed: a newer one takes its place."""
-        if self._incoming:
-            self._home.drop_file(self._incoming)
+        """Give up a file that was not committed: a newer one takes its place, or it failed."""
+        incoming, self._incoming = self._incoming, ""
+        if incoming:
+            self._home.drop_file(incoming)
+
+    def _give_up(self, error: Exception) -> None:
+        """Its next version may need the room. Best effort: the next start sweeps the rest."""
+        if not isinstance(error, SyncTimeoutError):  # nobody waits once more for no answer
+            with suppress(TuneSyncError, OSError):
+                self.drop()
 
     def _send(self, offset_bytes: int, data: memoryview) -> None:
         if not self._incoming:

@@ -196,7 +196,14 @@ class Upload:
             self._open_count -= 1
 
     def copied(self, ranks_count: int, metrics: Mapping[Any, Any] | None = None) -> None:
-        """Nothing more comes, so that the seal is that of a complete part."""
+        """Nothing more comes, so that the seal is that of a complete part.
+
+        Raises:
+            StoreError, OSError, …: It has failed, whoever was told before: see `seal`.
+        """
+        if self._failure is not None:
+            self._untold = None
+            raise self._failure
         with self._contents:
             if not self._open_count and self._ranks_count != ranks_count:
                 self._ranks_count = ranks_count
@@ -204,8 +211,10 @@ class Upload:
                 self._changed = True
 
     def tell_later(self, error: Exception) -> None:
-        """Keep an error that whoever gets it now drops; `seal` raises it."""
+        """Keep an error that whoever gets it now drops: `copied` raises it, or `seal`."""
         self._untold = error
+        if self._failure is None:
+            self._fail(error)
 
     @property
     def is_over(self) -> bool:
@@ -318,7 +327,7 @@ class UploadStream:
         """Nothing: bytes leave in chunks, and are safe when the checkpoint is sealed."""
 
     def close(self) -> None:
-        """As `finish`, for pyarrow, which drops what this raises: `Upload.seal` raises it again."""
+        """As `finish`, for pyarrow, which drops what this raises: see `Upload.tell_later`."""
         try:
             self.finish()
         except BaseException as error:

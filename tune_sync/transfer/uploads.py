@@ -92,7 +92,10 @@ class Uploads:
     def copied(
         self, checkpoint: str, ranks_count: int, metrics: Mapping[Any, Any] | None = None
     ) -> None:
-        """The copy of a checkpoint has come to its end. See `Seal.ranks_count`, `Seal.metrics`."""
+        """The copy of a checkpoint has come to its end. Raises as `Upload.copied`.
+
+        See `Seal.ranks_count`, `Seal.metrics`.
+        """
         upload = self.find(checkpoint)
         if upload is not None:
             upload.copied(ranks_count, metrics)
