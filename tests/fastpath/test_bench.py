@@ -136,3 +136,15 @@ def test_within_tls(tmp_path: Path) -> None:
     finally:
         assert made.stop() == 0
         made.process.stdout.close()  # type: ignore[union-attr]
+
+
+def test_an_address_that_is_not_of_this_host_and_a_port_that_is_taken_are_named(
+    target: Target,
+) -> None:
+    for place in ("192.0.2.1:0", "no.such.host.invalid:0", target.address):
+        done = subprocess.run(
+            command("target", "--transport", "tcp", "--listen", place), env=environment(),
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode and f"--listen {place}: " in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr and "give an address of this host" in done.stderr

@@ -127,16 +127,19 @@ def test_free_bytes_of_a_path_that_is_not_there_yet(tmp_path: Path) -> None:
 def test_who_may_not_write_is_told_what_to_do(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o500)
+    (closed / "to all").mkdir(mode=0)
     body = """
 import os, sys
 from pathlib import Path
 from tune_sync.errors import StoreDeniedError
+from tune_sync.homes.sites import LocalSite
 from tune_sync.homes.store import LocalStore
 
 if os.getuid() == 0:
     os.setuid(65534)
 store = LocalStore(Path(sys.argv[1]))
-for call in (lambda: store.make_dir("d"), lambda: store.write_at("x", 0, b"x")):
+look = LocalSite(Path(sys.argv[1], "to all", "experiment")).check
+for call in (lambda: store.make_dir("d"), lambda: store.write_at("x", 0, b"x"), look):
     try:
         call()
     except StoreDeniedError as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import signal
+import socket
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,6 +30,9 @@ from tune_sync.fastpath.transports.rdma import BLOCK_BYTES as RDMA_BLOCK_BYTES
 from tune_sync.fastpath.transports.transport import STREAMS
 
 GB = 1e9
+
+# What a socket says of an address, or a port, where it cannot be.
+_NO_PLACE = (errno.EADDRNOTAVAIL, errno.EADDRINUSE, errno.EACCES)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,11 +75,18 @@ def _target(arguments: argparse.Namespace) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    bench.serve(
-        transport, host.strip("[]"), int(port), arguments.memory, stop=stop,
-        on_ready=lambda address: print(f"{transport.name} target at {address}", flush=True),
-        on_visit=_tell_visit, duration_s=arguments.duration,
-    )  # fmt: skip
+    try:
+        bench.serve(
+            transport, host.strip("[]"), int(port), arguments.memory, stop=stop,
+            on_ready=lambda address: print(f"{transport.name} target at {address}", flush=True),
+            on_visit=_tell_visit, duration_s=arguments.duration,
+        )  # fmt: skip
+    except OSError as error:
+        if not isinstance(error, socket.gaierror) and error.errno not in _NO_PLACE:
+            raise
+        raise ConfigError(
+            f"--listen {arguments.listen}: {error}; give an address of this host and a free port"
+        ) from error
     return 0
 
 

@@ -156,7 +156,15 @@ class LocalSite:
         return self._root
 
     def check(self) -> None:
-        """See `Site.check`: `prepare` writes, and says what is wrong."""
+        """See `Site.check`: what is not allowed. `prepare` writes, and says what else is wrong.
+
+        Raises:
+            StoreDeniedError: This user may not look at it.
+        """
+        store = LocalStore(self.root)
+        store.setting = self.setting
+        with store.room(self.root), suppress(FileNotFoundError, NotADirectoryError):
+            self.look()
 
     def look(self) -> list[str]:
         """See `Site.look`. A link to what is not there is not nothing."""

@@ -286,7 +286,7 @@ class LocalStore:
         except PermissionError as error:
             raise StoreDeniedError(
                 error.errno,
-                f"user {os.getuid()} may not write {path}: {error.strerror}; what is stored is "
+                f"user {os.geteuid()} may not use {path}: {error.strerror}; what is stored is "
                 f"intact; let this user write there, or choose another {self.setting}",
             ) from error
         except OSError as error:
