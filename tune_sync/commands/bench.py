@@ -32,7 +32,9 @@ from tune_sync.fastpath.transports.transport import STREAMS
 GB = 1e9
 
 # What a socket says of an address, or a port, where it cannot be.
-_NO_PLACE = (errno.EADDRNOTAVAIL, errno.EADDRINUSE, errno.EACCES)
+_NO_PLACE = (
+    errno.EADDRNOTAVAIL, errno.EADDRINUSE, errno.EACCES, socket.EAI_NONAME, socket.EAI_AGAIN,
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +84,7 @@ def _target(arguments: argparse.Namespace) -> int:
             on_visit=_tell_visit, duration_s=arguments.duration,
         )  # fmt: skip
     except OSError as error:
-        if not isinstance(error, socket.gaierror) and error.errno not in _NO_PLACE:
+        if error.errno not in _NO_PLACE:
             raise
         raise ConfigError(
             f"--listen {arguments.listen}: {error}; give an address of this host and a free port"
