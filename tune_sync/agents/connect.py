@@ -83,7 +83,7 @@ class RayConnector:
         if memory is not None:
             # For a restore, if this node's agent never starts.
             with suppress(OSError), memory.budget.opened():
-                mark_as(memory.root, spec.where)
+                mark_as(memory.root, spec.where, spec.begun_by)
         return StagingHome(
             destination, root, agent, node,
             memory=memory, stays_here=is_here,

@@ -84,7 +84,7 @@ class NodeAgent(ReplicaService, ReadService):
         self._has_swept = False
         self._memory = memory = _open_memory(spec, node_of(name))
         roots = [self._root, *([memory.root] if memory else [])]
-        self._claims = [Claim(root, spec.where) for root in roots]
+        self._claims = [Claim(root, spec.where, spec.begun_by) for root in roots]
         self._state_copy = StateCopy(self._root, self._open_home)
         if spec.scheme:
             connector.storage_options(spec)  # as long as whoever knows them is there

@@ -88,11 +88,12 @@ class Claim:
     Args:
         root: The staging directory of a run on this node.
         where: The experiment.
+        begun_by: See `Spec.begun_by`.
     """
 
-    def __init__(self, root: Path, where: str) -> None:
+    def __init__(self, root: Path, where: str, begun_by: str = "") -> None:
         self._dir = root / layout.INTERNAL_DIR
-        self._where = where
+        self._where, self._begun_by = where, begun_by
         self._lock: IO[str] | None = None
         self.renew()
 
@@ -104,12 +105,12 @@ class Claim:
             self._dir.mkdir(parents=True, exist_ok=True)
             if self._lock is None:
                 self._lock = _locked(self._dir)
-            os.utime(mark_as(self._dir.parent, self._where))
+            os.utime(mark_as(self._dir.parent, self._where, self._begun_by))
         except OSError as error:
             logger.debug("%s: %s", self._dir, error)
 
 
-def mark_as(root: Path, where: str) -> Path:
+def mark_as(root: Path, where: str, begun_by: str = "") -> Path:
     """Say whose a staging directory is, if nobody has: a restore finds it by that.
 
     Raises:
@@ -122,8 +123,10 @@ def mark_as(root: Path, where: str) -> Path:
         for above in (root.parents[1], root.parent, root):  # else a power cut takes all below
             with suppress(StoreDeniedError):  # who may write there may not always read
                 LocalStore(above).sync("")
-        body = json.dumps({"format_version": 1, "experiment": where}).encode()
-        replace_file(store, key, body, fresh=f"{key}.{os.getpid()}")  # others may, too
+        body = {"format_version": 1, "experiment": where, "begun_by": begun_by}
+        replace_file(
+            store, key, json.dumps(body).encode(), fresh=f"{key}.{os.getpid()}"
+        )  # others may, too
     return mark
 
 
@@ -137,6 +140,7 @@ class LeftBehind:
         owner: The run.
         node: The Ray node, as it was called then.
         seen_s: When its agent was last alive, in seconds since the epoch.
+        begun_by: See `Spec.begun_by`; older versions did not note it.
     """
 
     root: Path
@@ -144,6 +148,16 @@ class LeftBehind:
     owner: str
     node: str
     seen_s: float
+    begun_by: str = ""
+
+    def is_of_another(self, begun_by: str) -> bool:
+        """Whether it was left of another experiment, as far as both are known."""
+        return bool(self.begun_by and begun_by) and self.begun_by != begun_by
+
+    def trials(self) -> list[str]:
+        """The directories of trials of which something was reported."""
+        found = _in_order(StagedCopies(self.root))
+        return sorted({layout.parent(checkpoint) for checkpoint, _, seal in found if seal})
 
     @contextmanager
     def taken(self) -> Iterator[bool]:
@@ -169,10 +183,10 @@ def find(staging: Path) -> list[LeftBehind]:
     found = []
     for mark in sorted(staging.glob(f"*/*/{layout.INTERNAL_DIR}/{MARK}")):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            root = mark.parents[1]
-            where = str(json.loads(mark.read_text())["experiment"])
-            seen_s = mark.stat().st_mtime
-            found.append(LeftBehind(root, where, root.parent.name, root.name, seen_s))
+            root, body = mark.parents[1], json.loads(mark.read_text())
+            where, begun_by = str(body["experiment"]), str(body.get("begun_by", ""))
+            run, node, seen_s = root.parent.name, root.name, mark.stat().st_mtime
+            found.append(LeftBehind(root, where, run, node, seen_s, begun_by))
     return found
 
 
@@ -268,8 +282,9 @@ def move_to_disk(memory: Path, disk: Path) -> bool:
     source, target = StagedCopies(memory), StagedCopies(disk)
     mark = memory / layout.INTERNAL_DIR / MARK
     try:
-        where = str(json.loads(mark.read_text())["experiment"])
-        shutil.copystat(mark, mark_as(disk, where))  # also its time
+        body = json.loads(mark.read_text())
+        of = str(body["experiment"]), str(body.get("begun_by", ""))
+        shutil.copystat(mark, mark_as(disk, *of))  # also its time
         for checkpoint, attempt, seal in _in_order(source):
             if seal is not None:
                 if not target.is_sealed(checkpoint, attempt):  # else who copied it was killed then
