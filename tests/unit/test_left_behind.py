@@ -29,14 +29,13 @@ from tune_sync.behind.left_behind import (
     move_to_disk,
     remove_sent,
     send_left,
-    staging_root,
-    staging_roots,
     sweep_memory,
     sweep_old,
 )
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staged_send import DamagedOnWayError
 from tune_sync.behind.staging_home import StagingHome
+from tune_sync.behind.staging_roots import staging_root, staging_roots
 from tune_sync.errors import StoreDeniedError, StoreUnreachableError
 from tune_sync.homes.home import LocalHome
 from tune_sync.homes.saved_state import TrialNames

@@ -14,7 +14,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tune_sync import layout
 from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.names import names_of_run
-from tune_sync.behind.left_behind import LeftBehind, find, send_left, staging_roots
+from tune_sync.behind.left_behind import LeftBehind, find, send_left
+from tune_sync.behind.staging_roots import staging_roots
 from tune_sync.homes.saved_state import TrialNames
 from tune_sync.spec import Connector, Spec
 

@@ -15,7 +15,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.names import names_of
-from tune_sync.behind.left_behind import find, staging_root
+from tune_sync.behind.left_behind import find
+from tune_sync.behind.staging_roots import staging_root
 from tune_sync.behind.state_copy import STATE_DIR, put_state, read_copy
 from tune_sync.homes.begun import note_begun
 from tune_sync.homes.sites import LocalSite
