@@ -9,6 +9,8 @@ from tune_sync.errors import ConfigError
 
 # Of Ray: whether a trial works in its own directory. A driver hands it on to its trials.
 CHDIR = "RAY_CHDIR_TO_TRIAL_DIR"
+# Of Ray: how many characters of a trial's name and settings its directory is called by.
+LONGEST, LONGEST_COUNT = "TUNE_MAX_LEN_IDENTIFIER", "130"
 LOG_LEVEL = "TUNE_SYNC_LOG_LEVEL"
 # What has to do with a run goes below "ray", which Ray shows on the driver; the rest needs no Ray.
 LOGGERS = ("ray.tune_sync", "tune_sync")
@@ -26,6 +28,11 @@ def set_log_level() -> None:
         raise ConfigError(f"{LOG_LEVEL}={wanted!r}: give one of {', '.join(LEVELS)}")
     for name in LOGGERS if wanted else ():
         logging.getLogger(name).setLevel(wanted.upper())
+
+
+def longest_trial_name() -> int:
+    """How much Ray leaves of the name of a trial's directory, before the time that it adds."""
+    return int(os.environ.get(LONGEST, LONGEST_COUNT))
 
 
 def trials_work_elsewhere() -> bool:

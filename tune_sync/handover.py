@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import ray.train
 import ray.tune
 
-from tune_sync.behind.left_behind import staging_root
 from tune_sync.behind.node_disk import NodeDisk, remove_made
+from tune_sync.behind.staging_roots import staging_root
 from tune_sync.checkpoint import Checkpoint
 from tune_sync.errors import ConfigError
 from tune_sync.filesystem import SyncHandler

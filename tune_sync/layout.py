@@ -28,6 +28,7 @@ INNER_DIR = f"{INTERNAL_DIR}/inner"
 REPORTED_DIR = f"{INTERNAL_DIR}/reported"
 LEASE_KEY = f"{INTERNAL_DIR}/lease.json"
 FORMAT_KEY = f"{INTERNAL_DIR}/format.json"
+EXPERIMENT_KEY = f"{INTERNAL_DIR}/experiment.json"
 INTENT = "manifest.json"  # in staging: the manifest that is going to be
 
 # Of one name in a directory.

@@ -35,6 +35,7 @@ from tune_sync.environment import CHDIR, trials_work_elsewhere
 from tune_sync.errors import ConfigError
 from tune_sync.fastpath import FastPath
 from tune_sync.filesystem import SyncHandler, open_handler
+from tune_sync.homes.begun import begun_by, note_begun
 from tune_sync.homes.recorded import newest_of
 from tune_sync.mirror.mirror import Mirror
 from tune_sync.mirror.outbox import join_remote
@@ -220,6 +221,15 @@ def begin_home(handler: SyncHandler) -> Any:
     check_transports(spec.options, node_id())
     handler.spec = replace(spec, address=address)
     return note_run(handler.spec)
+
+
+def name_experiment(handler: SyncHandler) -> None:
+    """Tell nodes that stage which experiment it is for: see `homes.begun`."""
+    run, spec = handler.start(), handler.spec
+    if spec.options.stages:
+        is_known = bool(run.saved_trials)
+        begun = begun_by(run.home) if is_known else note_begun(handler.site(), run.owner)
+        handler.spec = replace(spec, begun_by=begun)
 
 
 def warn_of_left_out(handler: SyncHandler) -> None:

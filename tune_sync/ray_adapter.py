@@ -38,6 +38,7 @@ from tune_sync.new_run import (
     copy_sync_config,
     make_backlog,
     make_filesystem,
+    name_experiment,
     take_left_behind,
 )
 from tune_sync.restoring import ray_records
@@ -219,6 +220,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         self._clones.begin(run, ())
         try:
             keep_copy(handler.site())
+            name_experiment(handler)
             known_by = begin_home(handler)
             if handler.on_existing == "resume":
                 take_left_behind(handler)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Any
 
 import ray
@@ -15,7 +14,9 @@ from tune_sync.errors import ConfigError, DamagedError
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.saved_state import STATES, is_state
 from tune_sync.homes.saved_tuner import put_back
+from tune_sync.homes.sites import make_way
 from tune_sync.kwargs import restore_kwargs
+from tune_sync.own_runs import OWN
 from tune_sync.ray_adapter import RunConfig
 from tune_sync.spec import Spec
 
@@ -65,7 +66,7 @@ def restore_or_start(
     names = site.look()
     is_there = bool(names) and site.holds_experiment()
     if is_there and not any(is_state(name) or name == TRAINER for name in names):
-        run_config = _moving_aside(run_config, handler)
+        _move_aside(run_config, handler)
     elif is_there or (refill and _refilled(handler.spec)):
         if is_there:
             put_back(site)
@@ -82,13 +83,14 @@ def restore_or_start(
     )
 
 
-def _moving_aside(run_config: RunConfig, handler: SyncHandler) -> RunConfig:
-    """Settings that start afresh, beside checkpoints that nothing names.
+def _move_aside(run_config: RunConfig, handler: SyncHandler) -> None:
+    """Make way for a fresh start, where checkpoints are that nothing names.
 
     Its driver was killed after it had published the first one, and before it saved a state; Ray
     cannot resume that. Or somebody removed the state: so nothing of it may be lost.
     """
-    where, syncer = handler.site().where, run_config.sync_config.own_syncer
+    site = handler.site()
+    where, syncer = site.where, run_config.sync_config.own_syncer
     why = f"{where} holds checkpoints, but no {STATES} that names them, and cannot be resumed"
     if handler.spec.scheme or syncer is not None:
         there = ", there and where the syncer sent it" if syncer is not None else ""
@@ -97,7 +99,9 @@ def _moving_aside(run_config: RunConfig, handler: SyncHandler) -> RunConfig:
             f"another name, or delete it first{there}, to start afresh"
         )
     logger.warning("%s: it is moved aside, and what is now started begins afresh", why)
-    return replace(run_config, overwrite=True)
+    OWN.end_left(where)
+    # Not by `overwrite=True`: the Tuner would move aside also what a later `fit()` of it finds.
+    make_way(site, "move_aside", "", OWN.may_replace)
 
 
 def _check_refill(spec: Spec) -> None:

@@ -84,15 +84,14 @@ class SentFiles:
             stream.drop()
             return
         durable = kind is Kind.STATE
-        if run is not None and durable:  # what it names was placed before
-            run.publisher.drain(timeout_s)
         if run is None or not run.home.rewrite_s:
-            self._commit(stream, key, durable, run)
+            self._commit(stream, key, durable, run, timeout_s)
             return
         with self._known:
             paced = self._paced = self._paced or Paced(run.home.rewrite_s)
-        # With `num_to_keep` the control loop waits for each state to be copied.
-        put = partial(self._commit_in_turn, stream, key, durable, run)
+        # With `num_to_keep` the control loop waits for each state to be copied: neither the put
+        # nor the manifests that have to be there before it may hold that up.
+        put = partial(self._commit_in_turn, stream, key, durable, run, timeout_s)
         paced.do(key, put, stream.drop, waits=not run.begun)
 
     def flush(self, timeout_s: float) -> None:
@@ -195,13 +194,19 @@ class SentFiles:
 
         run.behind.offer(key, write, is_state=is_state, names=names)
 
-    def _commit_in_turn(self, stream: FileStream, key: str, durable: bool, run: Run) -> None:
+    def _commit_in_turn(
+        self, stream: FileStream, key: str, durable: bool, run: Run, timeout_s: float
+    ) -> None:
         try:
-            self._commit(stream, key, durable, run)
+            self._commit(stream, key, durable, run, timeout_s)
         except Exception as error:
             self.failed(key, error)
 
-    def _commit(self, stream: FileStream, key: str, durable: bool, run: Run | None) -> None:
+    def _commit(
+        self, stream: FileStream, key: str, durable: bool, run: Run | None, timeout_s: float
+    ) -> None:
+        if run is not None and durable:  # what it names was placed before
+            run.publisher.drain(timeout_s)
         before = self._digests.get(key)
         if run is not None and before is None and key.startswith(STATE_NAME):
             before = _digest_at(run, key)

@@ -96,6 +96,7 @@ class Spec:
         scheme: Of the bucket that is the home; "" if it is a directory.
         outer_owner: Of a trainer inside of a trial, which has no lease of its own: id of the run
             of that trial. Its experiment directory is the one above `root`.
+        begun_by: Id of the run that began the experiment; "" if that is not known, or not needed.
     """
 
     key: str
@@ -106,6 +107,7 @@ class Spec:
     options: Options
     scheme: str = ""
     outer_owner: str = ""
+    begun_by: str = ""
 
     @property
     def writer(self) -> str:
@@ -139,6 +141,7 @@ class Spec:
             _address_from(address) if address else None,
             Options(**{name: value for name, value in options.items() if name in known}),
             str(plain.get("scheme", "")), str(plain.get("outer_owner", "")),
+            str(plain.get("begun_by", "")),
         )  # fmt: skip
 
 

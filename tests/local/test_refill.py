@@ -16,7 +16,7 @@ import pytest
 from tests.hosts.searches import wait_for
 from tests.local.own_ray import own_ray
 from tests.local.test_periods import number_of
-from tune_sync import RunConfig, SyncConfig, restore_or_start
+from tune_sync import RunConfig, SyncConfig, layout, restore_or_start
 from tune_sync.agents.connect import node_id
 from tune_sync.agents.refill import refill
 from tune_sync.errors import ConfigError
@@ -57,7 +57,12 @@ def test_trials_go_on_from_the_copies_of_other_nodes(
     def is_far_enough() -> bool:
         state = list(staging.glob("*/*/.tune_sync/state/experiment_state-*.json"))
         newest = copies(staging)
-        return bool(state) and len(newest) == 2 and min(newest.values()) >= FAR_ENOUGH
+        return (
+            bool(state)
+            and any(home.glob("*/checkpoint_*"))
+            and len(newest) == 2
+            and min(newest.values()) >= FAR_ENOUGH
+        )
 
     first = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -65,7 +70,7 @@ def test_trials_go_on_from_the_copies_of_other_nodes(
     finally:
         first.send_signal(signal.SIGKILL)
         first.wait()
-    wait_for(lambda: any(home.glob("*/checkpoint_*")), "the results to be there", 1)
+    begun_by = (home / layout.EXPERIMENT_KEY).read_bytes()
     shutil.rmtree(home)
 
     done = subprocess.run(
@@ -77,6 +82,7 @@ def test_trials_go_on_from_the_copies_of_other_nodes(
         assert told["resumed_at"] >= FAR_ENOUGH
         assert told["step"] == told["resumed_at"] + 1
         assert told["steps"][-2:] == [told["resumed_at"], told["resumed_at"] + 1]
+    assert (home / layout.EXPERIMENT_KEY).read_bytes() == begun_by
     assert "was brought back from another node" in done.stdout + done.stderr
 
 

@@ -18,6 +18,7 @@ from tune_sync import RunConfig, SyncConfig, layout, restore_or_start
 from tune_sync.errors import (
     ConfigError,
     DamagedError,
+    ExperimentExistsError,
     LeaseHeldError,
     StoreError,
     StoreUnreachableError,
@@ -112,6 +113,18 @@ def test_checkpoints_that_no_state_names_are_moved_aside_before_it_starts(
     assert (tmp_path / "x/tuner.pkl").read_bytes() != (aside / "tuner.pkl").read_bytes()
     assert not (tmp_path / "x" / layout.MANIFESTS_DIR).exists()
     assert not config.overwrite
+
+
+def test_what_was_started_beside_a_dead_run_is_not_moved_aside_by_its_tuner_later(
+    local_ray: None, tmp_path: Path
+) -> None:
+    publish_without_state(tmp_path / "x")
+    again = tuner(tmp_path)
+    (result,) = again.fit()
+    with pytest.raises(ExperimentExistsError):
+        again.fit()
+    assert len(list(tmp_path.glob("x*"))) == 2
+    assert Path(result.path).is_dir()
 
 
 def test_where_nothing_can_be_moved_aside_the_error_says_what_else_can_be_done(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from tests.unit.restored_run import Experiment
 from tests.unit.test_left_behind import FIRST, SECOND, home, leave, root, sent, staging
 from tests.unit.test_node_sender import Shaky
 from tune_sync.agents.left_behind import Wanted
 from tune_sync.behind.left_behind import find
 from tune_sync.homes.saved_state import TrialNames
 from tune_sync.layout import checkpoint_name
+from tune_sync.restoring import ray_records
 
 __all__ = ["home", "root", "staging"]  # fixtures
 
@@ -34,6 +37,46 @@ def test_a_trial_is_known_by_the_directory_that_users_named() -> None:
         assert wanted(f"{directory}/{checkpoint_name(0)}") is True
     for directory in ("lr=0.10", "mine_1", "net_00"):
         assert wanted(f"{directory}/{checkpoint_name(0)}") is None
+
+
+LONG = "n" * 120
+
+
+@pytest.mark.parametrize("name", ["net(a)", 'a/b:c<d>"e"|f?g*h\\i', LONG])
+def test_a_trial_is_known_by_the_directory_that_ray_makes_of_its_name(
+    tmp_path: Path, name: str
+) -> None:
+    """Ray puts other characters in the place of some, and cuts what is long."""
+    experiment = Experiment(tmp_path)
+    trials = [
+        experiment.trial("", trial_id=f"ab_{n}", trial_name_creator=lambda trial: name,
+                         experiment_tag=f"{n}_a={'1' * 20}")
+        for n in (1, 11)
+    ]  # fmt: skip
+    saved = [TrialNames.of(json.loads(trial.get_json_state()[0])) for trial in trials]
+    made = [trial._generate_dirname() for trial in trials]
+    assert [[names.has(directory) for directory in made] for names in saved] == [
+        [True, False], [False, True],
+    ]  # fmt: skip
+    assert [ray_records.names_of(trial).beginning for trial in trials] == [
+        names.beginning for names in saved
+    ]
+    experiment.run.close()
+
+
+def test_of_names_that_are_cut_to_one_none_is_known(tmp_path: Path) -> None:
+    """A trial that took the directory of another one would go on from its checkpoints."""
+    experiment = Experiment(tmp_path)
+    trial = experiment.trial("", trial_name_creator=lambda trial: "n" * 200, experiment_tag="1_a=1")
+    assert not ray_records.names_of(trial).has(trial._generate_dirname())
+    experiment.run.close()
+
+
+def test_a_directory_that_a_user_named_is_known_as_ray_makes_it(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path)
+    trial = experiment.trial("", trial_dirname_creator=lambda trial: "lr(0.1)|b:2")
+    assert ray_records.names_of(trial).has(trial._generate_dirname())
+    experiment.run.close()
 
 
 def test_what_is_of_no_trial_of_the_experiment_stays_and_is_named(

@@ -29,14 +29,13 @@ from tune_sync.behind.left_behind import (
     move_to_disk,
     remove_sent,
     send_left,
-    staging_root,
-    staging_roots,
     sweep_memory,
     sweep_old,
 )
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staged_send import DamagedOnWayError
 from tune_sync.behind.staging_home import StagingHome
+from tune_sync.behind.staging_roots import staging_root, staging_roots
 from tune_sync.errors import StoreDeniedError, StoreUnreachableError
 from tune_sync.homes.home import LocalHome
 from tune_sync.homes.saved_state import TrialNames
@@ -76,12 +75,12 @@ def root(staging: Path) -> Path:
     return staging / OWNER / NODE
 
 
-def leave(root: Path, *checkpoints: str, ranks_count: int = 1) -> None:
+def leave(root: Path, *checkpoints: str, ranks_count: int = 1, begun_by: str = "") -> None:
     """What a node has of checkpoints whose reports have returned, when it crashes."""
     for checkpoint in checkpoints:
         local = StagingHome(LocalHome(root.parents[2] / "away"), root, NoAgent(), NODE)
         report(local, checkpoint, checkpoint.encode(), ranks_count)
-    Claim(root, WHERE)  # its lock goes with it, as with its process
+    Claim(root, WHERE, begun_by)  # its lock goes with it, as with its process
 
 
 def sent(left: LeftBehind, home: Shaky, wanted: Any) -> list[str]:
@@ -283,6 +282,26 @@ def test_a_node_sends_what_is_of_the_experiment_and_has_no_agent(
     leave(memory, SECOND)
     assert send_here(plain, Reached(home), wanted, []) == ([SECOND, FIRST], "")
     assert send_here(plain, Reached(home), wanted, []) == ([], "")
+
+
+@pytest.mark.parametrize(
+    ("had", "has", "is_sent"),
+    [("a", "a", True), ("a", "b", False), ("", "b", True), ("a", "", True)],
+)
+def test_what_is_left_of_another_experiment_of_the_same_place_is_named_and_stays(
+    staging: Path, root: Path, home: Shaky, caplog: pytest.LogCaptureFixture,
+    had: str, has: str, *, is_sent: bool,
+) -> None:  # fmt: skip
+    """One that was moved aside, or deleted, had trials of these names. Older versions tell none."""
+    options = Options(staging_dir=str(staging), memory_dir=str(staging.parent))
+    spec = Spec("key", "bucket/results", "exp", "1" * 32, None, options, "s3", begun_by=has)
+    memory = staging_roots(options)[0] / OWNER / NODE
+    leave(memory, FIRST, begun_by=had)
+    assert move_to_disk(memory, root)
+    wanted = Wanted(frozenset(), {"t": ""})
+    assert send_here(spec.to_plain(), Reached(home), wanted, []) == ([FIRST] * is_sent, "")
+    assert root.exists() != is_sent
+    assert (f"{root} keeps what was reported in 't'" in caplog.text) != is_sent
 
 
 def test_a_claim_on_what_was_removed_is_for_this_user_alone(tmp_path: Path) -> None:

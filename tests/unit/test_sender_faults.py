@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,9 +13,11 @@ import pytest
 
 from tests.unit.test_node_sender import FIRST, SECOND, TIMEOUT_S, Shaky, report, staging, until
 from tune_sync import layout
+from tune_sync.behind.left_behind import LeftBehind, remove_sent, send_left
 from tune_sync.behind.node_sender import NodeSender
 from tune_sync.behind.settling import Settling
 from tune_sync.errors import StoreUnreachableError
+from tune_sync.homes.store import LocalStore
 from tune_sync.sending.orders import Orders
 
 
@@ -72,6 +76,85 @@ def test_an_attempt_that_cannot_be_read_keeps_no_news_of_others_back(
     upload = report(staging(tmp_path, home, sender), SECOND)
     until(sender, lambda n: upload.attempt in n.stored)
     assert sender.exchange(Orders(expected=["0" * 32])).missing == ["0" * 32]
+
+
+def test_a_seal_that_cannot_be_read_is_told_once_and_taken_in_once_it_can(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender], caplog: pytest.LogCaptureFixture
+) -> None:
+    sender = make(only_expected=True)
+    upload = report(staging(tmp_path, home, sender), FIRST)
+    sender.end(leave=True)
+    (seal,) = (tmp_path / "node").rglob("seal.json")
+    whole = seal.read_bytes()
+    seal.write_bytes(whole[:-10])
+    sender = make(only_expected=True)
+    orders = Orders(expected=[upload.attempt])
+    for _ in range(3):
+        assert sender.exchange(orders).missing == [upload.attempt]
+    assert caplog.text.count("seal.json") == 1
+    seal.write_bytes(whole)
+    assert sender.exchange(orders).missing == []
+
+
+@pytest.fixture
+def unlisted(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A trial's directory in staging that cannot be listed, as one of another user."""
+    found, list_all = f"{layout.STAGING_DIR}/other", LocalStore.list
+
+    def list_some(self: LocalStore, key: str) -> Any:
+        if key == found:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.path(key)))
+        return list_all(self, key)
+
+    monkeypatch.setattr(LocalStore, "list", list_some)
+    return found
+
+
+def test_a_directory_that_cannot_be_listed_is_told_once_and_keeps_nothing_else_back(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender], unlisted: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    (tmp_path / "node" / unlisted).mkdir(parents=True)
+    sender = make()
+    upload = report(staging(tmp_path, home, sender), SECOND)
+    orders = Orders(expected=[upload.attempt, "0" * 32])
+    assert upload.attempt in until(sender, lambda n: len(n.stored) == 1).stored
+    assert sender.exchange(orders).missing == ["0" * 32]
+    assert caplog.text.count(f"{unlisted}'") == 1
+
+
+def test_what_is_left_beside_a_directory_that_cannot_be_listed_is_sent_and_that_stays(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender], unlisted: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    home.is_up = False
+    sender = make()
+    report(staging(tmp_path, home, sender), SECOND)
+    sender.end(leave=True)
+    home.is_up, root = True, tmp_path / "node"
+    (root / unlisted / "file").mkdir(parents=True)
+    left = LeftBehind(root, "exp", "run", "node", 0.0)
+    assert send_left(left, home, lambda checkpoint: True) == [SECOND]
+    assert (root / unlisted / "file").exists()
+    assert f"{unlisted}'" in caplog.text
+    assert not remove_sent([root])
+    assert (root / unlisted / "file").exists()
+
+
+def test_what_is_left_beside_a_seal_that_cannot_be_opened_is_sent_and_that_stays(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender], caplog: pytest.LogCaptureFixture
+) -> None:
+    home.is_up = False
+    sender = make()
+    report(staging(tmp_path, home, sender), SECOND)
+    sender.end(leave=True)
+    home.is_up, root = True, tmp_path / "node"
+    seal = f"{layout.attempt_key(FIRST, '0' * 32)}/seal.json"
+    in_the_way(tmp_path, seal)
+    left = LeftBehind(root, "exp", "run", "node", 0.0)
+    assert send_left(left, home, lambda checkpoint: True) == [SECOND]
+    assert (root / seal).exists()
+    assert seal in caplog.text
 
 
 class Counting(Shaky):

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from tests.unit.staged import CHECKPOINT
+from tests.unit.test_node_sender import report
 from tune_sync.behind.held_file import HeldFile
 from tune_sync.errors import StoreError, StoreFullError, StoreUnreachableError
 from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.homes.home import LocalHome
 from tune_sync.homes.state_records import Corrections
-from tune_sync.layout import INCOMING_DIR, Kind
+from tune_sync.layout import INCOMING_DIR, Kind, manifest_key
 from tune_sync.publisher import Publisher
 from tune_sync.sent_files import SentFiles, StateStream
 from tune_sync.testing.memory_bucket import MemoryBucket
@@ -76,9 +78,11 @@ class HungBucket(MemoryBucket):
     def __init__(self) -> None:
         super().__init__()
         self.answers = threading.Event()
+        self.taken: list[str] = []
 
     def put(self, key: str, data: bytes, **options: Any) -> str:
         self.answers.wait()
+        self.taken.append(key)
         return super().put(key, data, **options)
 
 
@@ -105,6 +109,37 @@ def test_in_training_nobody_waits_for_state_that_a_bucket_does_not_take() -> Non
     files.flush(TIMEOUT_S)
     assert bucket.objects[KEY] == b"state"
     run.publisher.close(TIMEOUT_S)
+
+
+def test_in_training_nobody_waits_for_manifests_and_state_comes_after_them() -> None:
+    bucket, files, copied = HungBucket(), SentFiles(), threading.Event()
+    bucket.answers.set()
+    home = BucketHome(bucket)
+    told = Told(home.committer)
+    run: Any = SimpleNamespace(
+        home=home, publisher=told, state_written=told.state_written, corrections=Corrections(),
+        begun=True,
+    )  # fmt: skip
+    upload = report(home, CHECKPOINT)
+    placed = home.committer.place(CHECKPOINT, attempts=[upload.attempt])
+    bucket.answers.clear()
+    told.record_later(placed.manifest)
+
+    def copy() -> None:
+        stream = FileStream(home, KEY, lambda s: files.commit(s, KEY, Kind.STATE, run, TIMEOUT_S))
+        stream.write(b"state")
+        stream.close()
+        copied.set()
+
+    threading.Thread(target=copy, daemon=True).start()
+    is_copied = copied.wait(TIMEOUT_S / 2)
+    bucket.answers.set()
+    assert is_copied
+    files.flush(TIMEOUT_S)
+    taken = bucket.taken
+    assert taken.index(manifest_key(CHECKPOINT)) < taken.index(KEY)
+    assert not files.unstored
+    told.close(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("is_held", [False, True])

@@ -96,12 +96,13 @@ def test_a_node_offers_its_newest_copy_of_that_experiment_and_none_of_another_us
     staging = tmp_path / "staging"
     roots = [staging / run / "node" for run in ("1" * 32, "2" * 32, "3" * 32)]
     for age_s, root in enumerate(roots):
-        Claim(root, WHERE if age_s else "/elsewhere/exp")
+        Claim(root, WHERE if age_s else "/elsewhere/exp", f"begun by {age_s}")
         StateCopy(root, lambda: LocalHome(home)).renew()
         (root / STATE_DIR / STATE).write_text(root.parent.name[0])
         for path in (root / STATE_DIR).iterdir():
             os.utime(path, (1000.0 - age_s, 1000.0 - age_s))
-    assert offer_here(WHERE, str(staging))[1][STATE] == b"2"
+    _, files, begun_by = offer_here(WHERE, str(staging))
+    assert (files[STATE], begun_by) == (b"2", "begun by 1")
     (roots[1] / STATE_DIR).chmod(0o777)
     assert offer_here(WHERE, str(staging))[1][STATE] == b"3"
-    assert offer_here("/nowhere", str(staging)) == (0.0, {})
+    assert offer_here("/nowhere", str(staging)) == (0.0, {}, "")

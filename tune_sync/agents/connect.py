@@ -32,10 +32,11 @@ from tune_sync.agents.remote_home import RemoteHome
 from tune_sync.agents.replicator import RayReplicator
 from tune_sync.agents.shared_reads import RayBrought
 from tune_sync.agents.staging_agent import RayStagingAgent
-from tune_sync.behind.left_behind import mark_as, memory_of
+from tune_sync.behind.left_behind import mark_as
 from tune_sync.behind.replicating import Replicating
 from tune_sync.behind.settling import Settling
 from tune_sync.behind.staging_home import StagingHome
+from tune_sync.behind.staging_roots import memory_of
 from tune_sync.buckets.opening import open_bucket
 from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import HomeLostError
@@ -83,7 +84,7 @@ class RayConnector:
         if memory is not None:
             # For a restore, if this node's agent never starts.
             with suppress(OSError), memory.budget.opened():
-                mark_as(memory.root, spec.where)
+                mark_as(memory.root, spec.where, spec.begun_by)
         return StagingHome(
             destination, root, agent, node,
             memory=memory, stays_here=is_here,

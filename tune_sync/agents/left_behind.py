@@ -14,7 +14,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tune_sync import layout
 from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.names import names_of_run
-from tune_sync.behind.left_behind import LeftBehind, find, send_left, staging_roots
+from tune_sync.behind.left_behind import LeftBehind, find, send_left
+from tune_sync.behind.staging_roots import staging_roots
 from tune_sync.homes.saved_state import TrialNames
 from tune_sync.spec import Connector, Spec
 
@@ -99,6 +100,9 @@ def send_here(
     for left in (left for root in staging_roots(spec.options) for left in find(root)):
         if left.where != spec.where or left.owner == spec.owner or _agent_of(left) in names:
             continue
+        if left.is_of_another(spec.begun_by):
+            _name(left)
+            continue
         try:
             with left.taken() as is_free:
                 if is_free:
@@ -106,6 +110,15 @@ def send_here(
         except Exception as error:  # the destination does not answer, or this disk is broken
             return sent, f"{left.root}: {error}"
     return sent, ""
+
+
+def _name(left: LeftBehind) -> None:
+    """An experiment that was moved aside, or deleted, had this place before."""
+    if trials := left.trials():
+        logger.warning(
+            "%s keeps what was reported in %s: it is of another experiment, which was in %s before",
+            left.root, ", ".join(map(repr, trials)), left.where,
+        )  # fmt: skip
 
 
 def _agent_of(left: LeftBehind) -> str:

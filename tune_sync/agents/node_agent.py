@@ -33,11 +33,8 @@ from tune_sync.agents.shared_reads import ReadService
 from tune_sync.behind.duty import SILENT_S, Step, next_step
 from tune_sync.behind.left_behind import (
     Claim,
-    memory_of,
     move_to_disk,
     remove_sent,
-    staging_root,
-    staging_roots,
     sweep_memory,
     sweep_old,
     sweep_trash,
@@ -45,6 +42,7 @@ from tune_sync.behind.left_behind import (
 from tune_sync.behind.memory_home import Memory
 from tune_sync.behind.node_sender import NodeSender
 from tune_sync.behind.replicas import Replicas
+from tune_sync.behind.staging_roots import memory_of, staging_root, staging_roots
 from tune_sync.behind.state_copy import StateCopy
 from tune_sync.buckets.environment import environment_options
 from tune_sync.errors import HomeLostError, StoreDeniedError
@@ -84,7 +82,7 @@ class NodeAgent(ReplicaService, ReadService):
         self._has_swept = False
         self._memory = memory = _open_memory(spec, node_of(name))
         roots = [self._root, *([memory.root] if memory else [])]
-        self._claims = [Claim(root, spec.where) for root in roots]
+        self._claims = [Claim(root, spec.where, spec.begun_by) for root in roots]
         self._state_copy = StateCopy(self._root, self._open_home)
         if spec.scheme:
             connector.storage_options(spec)  # as long as whoever knows them is there

@@ -15,8 +15,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.names import names_of
-from tune_sync.behind.left_behind import find, staging_root
+from tune_sync.behind.left_behind import find
+from tune_sync.behind.staging_roots import staging_root
 from tune_sync.behind.state_copy import STATE_DIR, put_state, read_copy
+from tune_sync.homes.begun import note_begun
+from tune_sync.homes.sites import LocalSite
 from tune_sync.spec import Spec
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -24,7 +27,9 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 # A node that does not answer has nothing to offer.
 ANSWER_TIMEOUT_S = 60.0
 
-Copy = tuple[float, dict[str, bytes]]
+# When it was renewed last, its files, and which experiment it is of: see `homes.begun`.
+Copy = tuple[float, dict[str, bytes], str]
+NOTHING: Copy = (0.0, {}, "")
 
 
 def refill(spec: Spec) -> bool:
@@ -37,10 +42,14 @@ def refill(spec: Spec) -> bool:
         spec: Of the run that is to be resumed. Nothing is where it was.
     """
     copies = _offered(spec)
-    renewed_s, files = max(copies, default=(0.0, {}), key=lambda copy: copy[0])
+    renewed_s, files, begun_by = max(copies, default=NOTHING, key=lambda copy: copy[0])
     if not files:
         return False
     _end_agents(spec.where)
+    if begun_by:  # what nodes have of one that had this place before stays out
+        site = LocalSite(Path(spec.where))
+        site.prepare()
+        note_begun(site, begun_by)
     # The state goes last: what has none is not taken for an experiment.
     for name in sorted(files, key=lambda name: name.startswith("experiment_state-")):
         put_state(Path(spec.where), name, files[name])
@@ -80,12 +89,15 @@ def offer_here(where: str, staging_dir: str) -> Copy:
 
     What another user has put there does not count: Ray unpickles what it restores from.
     """
-    found = [left.root for left in find(staging_root(staging_dir)) if left.where == where]
-    own = [root for root in found if (root / STATE_DIR).is_dir() and _is_own(root / STATE_DIR)]
-    return max(map(read_copy, own), default=(0.0, {}), key=lambda copy: copy[0])
+    found = [left for left in find(staging_root(staging_dir)) if left.where == where]
+    own = [left for left in found if _is_own(left.root / STATE_DIR)]
+    copies = [(*read_copy(left.root), left.begun_by) for left in own]
+    return max(copies, default=NOTHING, key=lambda copy: copy[0])
 
 
 def _is_own(directory: Path) -> bool:
+    if not directory.is_dir():
+        return False
     found = directory.stat()
     return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 

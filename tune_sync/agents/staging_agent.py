@@ -37,7 +37,7 @@ class RayStagingAgent:
         self._root = root
         self._connector = connector
         with suppress(OSError):  # on a full disk its agent says it, the next time
-            mark_as(root, spec.where)
+            mark_as(root, spec.where, spec.begun_by)
         self._handle = launch_node_agent(spec, node, root, connector)
         self._launched_s = time.monotonic()
         self._is_up, self._first_ping = False, self._handle.ping.remote()

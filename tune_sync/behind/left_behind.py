@@ -8,14 +8,11 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import logging
 import os
 import shutil
-import stat
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,17 +21,13 @@ from typing import IO
 
 from tune_sync import layout
 from tune_sync.behind.confirm import confirm
-from tune_sync.behind.memory_home import Memory
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staged_send import send_attempt
 from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError, StoreDeniedError
-from tune_sync.fastpath.budget import Budget
-from tune_sync.fastpath.folder import SHARED_MEMORY, folder_of
 from tune_sync.homes.home import Home
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import LocalStore
 from tune_sync.manifest import Seal
-from tune_sync.spec import Options
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -46,53 +39,18 @@ LEFT_AGE_S = 14 * 24 * 3600.0
 MEMORY_AGE_S = 3600.0
 
 
-def staging_root(given: str) -> Path:
-    """Where nodes stage: what was given, or a directory of this user's below the temporary one.
-
-    Raises:
-        StoreDeniedError: Somebody else has made that one, and could read what is staged.
-    """
-    if given:
-        return Path(given)
-    root = Path(tempfile.gettempdir(), f"tune_sync-{os.getuid()}")
-    with suppress(OSError):  # it is there; or whoever writes there says what is wrong
-        root.mkdir(mode=0o700)
-    with suppress(FileNotFoundError):
-        found = root.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise StoreDeniedError(
-                errno.EACCES,
-                f"{root} is not a directory of user {os.getuid()}: what is staged there could be "
-                "read and changed by others; remove it, or give SyncConfig(staging_dir=...)",
-            )
-    return root
-
-
-def memory_of(options: Options, owner: str, node: str) -> Memory | None:
-    """Where a run stages in shared memory of a node; None if it does not."""
-    if not options.memory_dir:
-        return None
-    budget = Budget(Path(options.memory_dir), options.memory_limit_bytes)
-    root = budget.folder / owner / node
-    return Memory(root, budget, options.max_checkpoints_in_memory)
-
-
-def staging_roots(options: Options) -> list[Path]:
-    """Where a node may have staging of runs, also of those with other settings."""
-    return [folder_of(Path(options.memory_dir or SHARED_MEMORY)), staging_root(options.staging_dir)]
-
-
 class Claim:
     """An agent's hold on its staging directory, for as long as its process lives.
 
     Args:
         root: The staging directory of a run on this node.
         where: The experiment.
+        begun_by: See `Spec.begun_by`.
     """
 
-    def __init__(self, root: Path, where: str) -> None:
+    def __init__(self, root: Path, where: str, begun_by: str = "") -> None:
         self._dir = root / layout.INTERNAL_DIR
-        self._where = where
+        self._where, self._begun_by = where, begun_by
         self._lock: IO[str] | None = None
         self.renew()
 
@@ -104,12 +62,12 @@ class Claim:
             self._dir.mkdir(parents=True, exist_ok=True)
             if self._lock is None:
                 self._lock = _locked(self._dir)
-            os.utime(mark_as(self._dir.parent, self._where))
+            os.utime(mark_as(self._dir.parent, self._where, self._begun_by))
         except OSError as error:
             logger.debug("%s: %s", self._dir, error)
 
 
-def mark_as(root: Path, where: str) -> Path:
+def mark_as(root: Path, where: str, begun_by: str = "") -> Path:
     """Say whose a staging directory is, if nobody has: a restore finds it by that.
 
     Raises:
@@ -122,8 +80,10 @@ def mark_as(root: Path, where: str) -> Path:
         for above in (root.parents[1], root.parent, root):  # else a power cut takes all below
             with suppress(StoreDeniedError):  # who may write there may not always read
                 LocalStore(above).sync("")
-        body = json.dumps({"format_version": 1, "experiment": where}).encode()
-        replace_file(store, key, body, fresh=f"{key}.{os.getpid()}")  # others may, too
+        body = {"format_version": 1, "experiment": where, "begun_by": begun_by}
+        replace_file(
+            store, key, json.dumps(body).encode(), fresh=f"{key}.{os.getpid()}"
+        )  # others may, too
     return mark
 
 
@@ -137,6 +97,7 @@ class LeftBehind:
         owner: The run.
         node: The Ray node, as it was called then.
         seen_s: When its agent was last alive, in seconds since the epoch.
+        begun_by: See `Spec.begun_by`; older versions did not note it.
     """
 
     root: Path
@@ -144,6 +105,16 @@ class LeftBehind:
     owner: str
     node: str
     seen_s: float
+    begun_by: str = ""
+
+    def is_of_another(self, begun_by: str) -> bool:
+        """Whether it was left of another experiment, as far as both are known."""
+        return bool(self.begun_by and begun_by) and self.begun_by != begun_by
+
+    def trials(self) -> list[str]:
+        """The directories of trials of which something was reported."""
+        found = _in_order(StagedCopies(self.root), [])
+        return sorted({layout.parent(checkpoint) for checkpoint, _, seal in found if seal})
 
     @contextmanager
     def taken(self) -> Iterator[bool]:
@@ -169,10 +140,10 @@ def find(staging: Path) -> list[LeftBehind]:
     found = []
     for mark in sorted(staging.glob(f"*/*/{layout.INTERNAL_DIR}/{MARK}")):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            root = mark.parents[1]
-            where = str(json.loads(mark.read_text())["experiment"])
-            seen_s = mark.stat().st_mtime
-            found.append(LeftBehind(root, where, root.parent.name, root.name, seen_s))
+            root, body = mark.parents[1], json.loads(mark.read_text())
+            where, begun_by = str(body["experiment"]), str(body.get("begun_by", ""))
+            run, node, seen_s = root.parent.name, root.name, mark.stat().st_mtime
+            found.append(LeftBehind(root, where, run, node, seen_s, begun_by))
     return found
 
 
@@ -253,10 +224,12 @@ def _is_removed(aside: Path) -> bool:
 
 
 def _has_unsent(copies: StagedCopies) -> bool:
-    return any(
+    unlisted: list[OSError] = []
+    found = _in_order(copies, unlisted)
+    return bool(unlisted) or any(
         seal is not None and seal.ranks_count is not None
         and not copies.stored_as(checkpoint, attempt)
-        for checkpoint, attempt, seal in _in_order(copies)
+        for checkpoint, attempt, seal in found
     )  # fmt: skip
 
 
@@ -268,8 +241,9 @@ def move_to_disk(memory: Path, disk: Path) -> bool:
     source, target = StagedCopies(memory), StagedCopies(disk)
     mark = memory / layout.INTERNAL_DIR / MARK
     try:
-        where = str(json.loads(mark.read_text())["experiment"])
-        shutil.copystat(mark, mark_as(disk, where))  # also its time
+        body = json.loads(mark.read_text())
+        of = str(body["experiment"]), str(body.get("begun_by", ""))
+        shutil.copystat(mark, mark_as(disk, *of))  # also its time
         for checkpoint, attempt, seal in _in_order(source):
             if seal is not None:
                 if not target.is_sealed(checkpoint, attempt):  # else who copied it was killed then
@@ -321,8 +295,10 @@ def send_left(left: LeftBehind, home: Home, is_wanted: Callable[[str], bool | No
         Exception: What the destination raises; here too.
     """
     copies = StagedCopies(left.root)
-    sent, stays, unknown = list[str](), False, set[str]()
-    for checkpoint, attempt, seal in _in_order(copies):
+    sent, unlisted, unknown = list[str](), list[OSError](), set[str]()
+    found = _in_order(copies, unlisted)
+    stays = bool(unlisted)
+    for checkpoint, attempt, seal in found:
         wanted = is_wanted(checkpoint)
         if wanted is None and seal is not None:
             unknown.add(layout.parent(checkpoint))
@@ -332,6 +308,8 @@ def send_left(left: LeftBehind, home: Home, is_wanted: Callable[[str], bool | No
         if wanted and seal is not None and _send(copies, checkpoint, seal, home):
             sent.append(checkpoint)
         copies.remove(checkpoint, attempt)
+    if unlisted:
+        logger.warning("%s keeps what cannot be looked at: %s", left.root, unlisted[0])
     if unknown:
         logger.warning(
             "%s keeps what was reported in %s: no trial of the restored experiment is known there",
@@ -342,14 +320,20 @@ def send_left(left: LeftBehind, home: Home, is_wanted: Callable[[str], bool | No
     return sent
 
 
-def _in_order(copies: StagedCopies) -> list[tuple[str, str, Seal | None]]:
-    """The oldest first, as they were sealed."""
+def _in_order(
+    copies: StagedCopies, unlisted: list[OSError] | None = None
+) -> list[tuple[str, str, Seal | None]]:
+    """The oldest first, as they were sealed. See `StagedCopies.attempts`."""
     found: list[tuple[str, str, Seal | None]] = []
-    for checkpoint, attempt in copies.attempts():
+    for checkpoint, attempt in copies.attempts(None if unlisted is None else unlisted.append):
         try:
             found.append((checkpoint, attempt, copies.seal(checkpoint, attempt)))
         except DamagedError as error:
             logger.warning("%s: %s", copies.root, error)
+        except OSError as error:
+            if unlisted is None:
+                raise
+            unlisted.append(error)
     return sorted(found, key=lambda one: one[2].sealed_s if one[2] else 0.0)
 
 

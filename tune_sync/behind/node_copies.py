@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tune_sync import layout
-from tune_sync.behind.staged_copy import StagedCopies
+from tune_sync.behind.staged_copy import StagedCopies, Unlisted
 from tune_sync.errors import NotWholeError
 from tune_sync.homes.store import Info
 from tune_sync.manifest import Manifest, Seal
@@ -143,10 +143,10 @@ class NodeCopies:
                 return copies, seal
         raise NotWholeError(f"attempt {attempt} at {checkpoint} is over; report it again")
 
-    def attempts(self) -> Iterator[tuple[StagedCopies, str, str]]:
-        """All attempts: where, of which checkpoint, its id."""
+    def attempts(self, unlisted: Unlisted | None = None) -> Iterator[tuple[StagedCopies, str, str]]:
+        """All attempts: where, of which checkpoint, its id. See `StagedCopies.attempts`."""
         for copies in self.roots:
-            for checkpoint, attempt in copies.attempts():
+            for checkpoint, attempt in copies.attempts(unlisted):
                 yield copies, checkpoint, attempt
 
     def remove(self, checkpoint: str, attempt: str) -> bool:

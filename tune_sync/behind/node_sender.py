@@ -23,6 +23,7 @@ from tune_sync.behind.removing import Removing
 from tune_sync.behind.settling import NO_ANSWER, Tries
 from tune_sync.behind.staged_copy import Later, StagedCopies
 from tune_sync.behind.staged_send import DamagedOnWayError, GivenUpError, send_attempt
+from tune_sync.behind.telling import Once
 from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError, StoreFullError
 from tune_sync.fastpath.folder import remove_empty
 from tune_sync.homes.home import Home
@@ -60,12 +61,11 @@ class NodeSender:
         max_bytes_per_s: int = 0, first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:  # fmt: skip
         self._copies, self._memory = NodeCopies(*([memory] if memory else []), root), memory
-        self._places: dict[str, StagedCopies] = {}
+        self._places, self._seals = dict[str, StagedCopies](), dict[str, Seal]()
         self._open_home, self._first_pause_s = open_home, first_pause_s
         self._queue, self._tries = SendQueue(limit_bytes, only_wanted, only_expected), Tries()
         self._bandwidth = Bandwidth(max_bytes_per_s)
-        self._seals: dict[str, Seal] = {}
-        self._noted: set[str] = set()  # attempts of several ranks
+        self._noted, self._warn = set[str](), Once()  # attempts of several ranks
         self._sent_bytes = self._stored_count = self._stored_bytes = 0
         self._error, self._confirming, self._is_ending = "", "", False
         self._changed = threading.Condition()
@@ -89,7 +89,7 @@ class NodeSender:
             disk.sweep_making()
         with self._changed:
             known = {item.attempt for item in self._queue.items()}
-        for copies, checkpoint, attempt in self._copies.attempts():
+        for copies, checkpoint, attempt in self._copies.attempts(self._warn):
             if attempt not in known:
                 with suppress(OSError):  # the others are taken in all the same
                     self._take_in(copies, checkpoint, attempt, attempt in expected)
@@ -243,7 +243,7 @@ class NodeSender:
         try:
             seal = copies.seal(checkpoint, attempt)
         except (DamagedError, OSError) as error:
-            logger.warning("%s", error)
+            self._warn(error)
             return
         if seal is None and copies.is_abandoned(checkpoint, attempt):
             copies.remove(checkpoint, attempt)

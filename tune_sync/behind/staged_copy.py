@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,7 @@ WRITER, PARTS = "writer.json", "parts.json"
 STORED, SEAL = "stored.json", "seal.json"
 
 Later = Callable[[Callable[[], None]], None]
+Unlisted = Callable[[OSError], None]
 
 
 def note_writer(store: LocalStore, directory: str, attempt: str, now_s: float) -> None:
@@ -135,17 +136,31 @@ class StagedCopies:
         is_sealed = self.is_sealed(checkpoint, seal.attempt)
         return is_sealed and all(self.store.info(key) is not None for key in keys)
 
-    def attempts(self) -> Iterator[tuple[str, str]]:
-        """All `(checkpoint, attempt)`."""
+    def attempts(self, unlisted: Unlisted | None = None) -> Iterator[tuple[str, str]]:
+        """All `(checkpoint, attempt)`.
+
+        Args:
+            unlisted: Is told why a directory cannot be listed; the others are all the same.
+                Without it that is raised.
+        """
         todo = [layout.STAGING_DIR]
         while todo:
-            for entry in self.store.list(todo.pop()):
+            for entry in self._entries(todo.pop(), unlisted):
                 key = entry.key.removeprefix(layout.STAGING_DIR + "/")
                 if layout.is_checkpoint_name(key.rsplit("/", 1)[-1]):
-                    for attempt in self.store.list(entry.key):
+                    for attempt in self._entries(entry.key, unlisted):
                         yield key, attempt.key.rsplit("/", 1)[-1]
                 elif entry.is_dir:
                     todo.append(entry.key)
+
+    def _entries(self, key: str, unlisted: Unlisted | None) -> Iterable[Info]:
+        try:
+            return self.store.list(key)
+        except OSError as error:
+            if unlisted is None:
+                raise
+            unlisted(error)
+            return ()
 
     def is_abandoned(self, checkpoint: str, attempt: str) -> bool:
         """Whether an attempt is not sealed and never will be: its writer has ended."""

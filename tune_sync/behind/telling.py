@@ -18,6 +18,20 @@ SAY_S = 5.0
 Progress = Callable[[], tuple[str, bool]]
 
 
+class Once:
+    """Warns of each error once, however often it comes. May be called from any thread."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def __call__(self, error: Exception) -> None:
+        """Warn of it, if that is the first time."""
+        said = str(error)
+        if said not in self._said:
+            self._said.add(said)
+            logger.warning("%s", said)
+
+
 class Telling:
     """One run's.
 

@@ -14,11 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from tune_sync import layout
+from tune_sync.environment import longest_trial_name
 from tune_sync.errors import DamagedError
 from tune_sync.homes.home import Home
 from tune_sync.homes.store import Info
 
 STATES = "experiment_state-*.json"
+# What Ray puts "_" for in the name of a trial's directory; older versions did so for the first
+# three alone.
+_REPLACED = str.maketrans(dict.fromkeys('/()<>:"\\|?*', "_"))
 
 
 def is_state(name: str) -> bool:
@@ -34,7 +38,7 @@ class TrialNames:
         trial_id: Ray's; it is a part of the names that Ray gives.
         directory: What the state says; "" if it was saved before the trial had one.
         custom: The name that the user's `trial_dirname_creator` gave, or "".
-        beginning: How the name begins if a `trial_name_creator` named the trial, or "".
+        beginning: See `beginning_of`.
     """
 
     trial_id: str
@@ -48,19 +52,35 @@ class TrialNames:
         name, tag = state.get("custom_trial_name"), state.get("experiment_tag")
         return cls(
             str(state["trial_id"]), str(state.get("relative_logdir") or ""),
-            str(state.get("custom_dirname") or ""), f"{name}_{tag}_" if name else "",
+            str(state.get("custom_dirname") or ""), beginning_of(str(name or ""), str(tag or "")),
         )  # fmt: skip
 
     def has(self, directory: str) -> bool:
         """Whether a directory is that of this trial."""
-        if directory and directory in (self.directory, self.custom):
+        made = directory.translate(_REPLACED)
+        if directory and (directory == self.directory or made == self.custom.translate(_REPLACED)):
             return True
-        is_named = bool(self.beginning) and directory.startswith(self.beginning)
+        is_named = bool(self.beginning) and made.startswith(self.beginning.translate(_REPLACED))
         return not self.custom and (is_named or self.is_in(directory))
 
     def is_in(self, directory: str) -> bool:
         """Whether a directory has the trial's id in its name."""
         return f"_{self.trial_id}_" in f"_{directory}_"
+
+
+def beginning_of(name: str, tag: str) -> str:
+    """How Ray begins the name of a trial's directory; the time follows.
+
+    Args:
+        name: What the user's `trial_name_creator` gave, or "".
+        tag: Ray's of the trial: its number, and what it varies.
+
+    Returns:
+        "" without a name, or where Ray cuts it so short that another trial's may begin so too.
+    """
+    number, longest_count = tag.partition("_")[0], longest_trial_name()
+    is_told = bool(name) and len(f"{name}_{number}_") <= longest_count
+    return f"{name}_{tag}"[:longest_count] + "_" if is_told else ""
 
 
 def saved_trials(home: Home, where: str) -> frozenset[TrialNames]:

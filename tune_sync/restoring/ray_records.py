@@ -15,7 +15,7 @@ from typing import Any
 from ray.train._internal.session import _TrainingResult
 
 from tune_sync import layout
-from tune_sync.homes.saved_state import TrialNames
+from tune_sync.homes.saved_state import TrialNames, beginning_of
 from tune_sync.homes.state_records import Correction
 from tune_sync.run import Run
 
@@ -71,9 +71,8 @@ def is_clone(trial: Any) -> bool:
 def names_of(trial: Any) -> TrialNames:
     """What tells the directory of a trial that has none yet."""
     custom, name = trial.custom_dirname or "", trial.custom_trial_name or ""
-    return TrialNames(
-        trial.trial_id, custom=custom, beginning=f"{name}_{trial.experiment_tag}_" if name else ""
-    )
+    beginning = beginning_of(name, trial.experiment_tag or "")
+    return TrialNames(trial.trial_id, custom=custom, beginning=beginning)
 
 
 def keeps_few(trial: Any) -> bool:
