@@ -12,7 +12,7 @@ from typing import Any
 from tune_sync.errors import PeerLostError, SyncTimeoutError
 from tune_sync.fastpath.mooncake_engine import Engine, Registered, Target
 from tune_sync.fastpath.transports import wire
-from tune_sync.fastpath.transports.borrowing import BorrowingLane
+from tune_sync.fastpath.transports.borrowing import BorrowingLane, received
 from tune_sync.fastpath.transports.lanes import Block, Lanes
 from tune_sync.fastpath.transports.stream import Stream
 from tune_sync.fastpath.transports.transport import Limits, Memory, Region
@@ -85,8 +85,7 @@ class MooncakeLane(BorrowingLane):
 
     def _welcomed(self, stream: Stream) -> Stream:
         try:
-            if (refusal := wire.raised(wire.receive_frame(stream))) is not None:
-                raise refusal
+            received(stream)
         except BaseException:
             stream.close()
             raise
