@@ -6,7 +6,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tune_sync.errors import PeerLostError, SyncTimeoutError
@@ -41,15 +41,21 @@ class MooncakeRegion(Region):
                 self._registered[engine] = Registered(engine, self.view)
 
     def take_back(self) -> None:
-        """When this returns, no engine reaches it any more. What was under way fails."""
-        with self._lock:
+        """When this returns, no engine reaches it any more. What was under way fails.
+
+        Raises:
+            StoreError: One still does.
+        """
+        with self._lock, ExitStack() as stack:
             for registered in self._registered.values():
-                registered.close()
+                stack.callback(registered.close)
             self._registered.clear()
 
     def close(self) -> None:
-        self.take_back()
-        super().close()
+        try:
+            self.take_back()
+        finally:
+            super().close()
 
 
 class MooncakeLane(BorrowingLane):
