@@ -7,15 +7,22 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.fastpath.test_verbs_checks import IPV4, V2, Kernel
 from tune_sync.commands.doctor import tell
-from tune_sync.errors import ConfigError, DamagedError, TransportMissingError
-from tune_sync.fastpath.mooncake_engine import Engine, Target, keep_from_children, missing
+from tune_sync.errors import ConfigError, DamagedError, StoreError, TransportMissingError
+from tune_sync.fastpath.mooncake_engine import (
+    Engine,
+    Registered,
+    Target,
+    keep_from_children,
+    missing,
+)
 from tune_sync.fastpath.transports import MooncakeTransport, TcpTransport, choose
+from tune_sync.fastpath.transports.mooncake_lane import MooncakeRegion
 from tune_sync.fastpath.verbs.checks import ANY, Wish
 
 TOKEN = b"the token of one run"
@@ -59,6 +66,33 @@ def test_a_process_that_uses_it_with_other_settings_is_told() -> None:
     assert "told otherwise by MC_FORCE_HCA" in said and "set MC_FORCE_HCA=1, MC_RETRY_CNT=1" in said
     settings = {"MC_FORCE_HCA": "1", "MC_RETRY_CNT": "1", "MC_DISABLE_METACACHE": "1"}
     assert "does not start" in start(f"import mooncake.engine; {START}", **settings)
+
+
+class Stuck:
+    """Stands for an engine whose device keeps memory."""
+
+    name = "10.0.0.1:7000"
+    library = property(lambda self: self)
+
+    def register_memory(self, address: int, length_bytes: int) -> int:
+        return 0
+
+    def unregister_memory(self, address: int) -> int:
+        return -202
+
+
+def test_memory_that_an_engine_keeps_is_told() -> None:
+    registered = Registered(cast("Engine", Stuck()), memory := bytearray(4096))
+    with pytest.raises(StoreError, match=r"take back 4096 bytes.*\(-202\).*end this process"):
+        registered.close()
+    registered.close()  # it was told
+    assert len(memory) == 4096
+    region = MooncakeRegion(memory)
+    region.register(cast("Engine", Stuck()))
+    with pytest.raises(StoreError, match="could not take back"):
+        region.close()
+    region.close()
+    memory.clear()  # nobody looks at it any more
 
 
 def test_it_is_not_loaded_before_it_is_used() -> None:

@@ -6,6 +6,9 @@ import mmap
 import threading
 from collections.abc import Callable
 
+import pytest
+
+from tune_sync.errors import StoreError, StoreFullError
 from tune_sync.fastpath.transports.lending import Pinned
 
 
@@ -112,3 +115,49 @@ def test_a_slot_that_is_forgotten_is_registered_anew() -> None:
         pinned.forget(block)
     _lend(pinned, slot)
     assert told == ["registered", "closes", "closed", "registered"]
+
+
+def test_what_goes_while_another_cannot_be_registered_is_unregistered_after_it() -> None:
+    told: list[str] = []
+    slots: list[mmap.mmap] = []
+
+    def register(memory: mmap.mmap) -> _Registered:
+        if slots:
+            slots.clear()
+            raise StoreFullError("no more")
+        return _Registered(told, _open())
+
+    pinned = Pinned(register)
+    first, other = mmap.mmap(-1, 4096), mmap.mmap(-1, 4096)
+    _lend(pinned, first)
+    slots.append(first)
+    del first
+    with pytest.raises(StoreFullError, match="no more"):
+        _lend(pinned, other)
+    assert told == ["registered", "closes", "closed"]
+
+
+def test_what_cannot_be_unregistered_of_a_slot_that_is_gone_keeps_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told: list[str] = []
+
+    class Stuck(_Registered):
+        def close(self) -> None:
+            super().close()
+            raise StoreError("it is stuck")
+
+    pinned, slots = (
+        Pinned(lambda memory: Stuck(told, _open())),
+        [mmap.mmap(-1, 1), mmap.mmap(-1, 1)],
+    )
+    for slot in slots:
+        _lend(pinned, slot)
+    for slot in slots:
+        slot.close()
+    other = mmap.mmap(-1, 4096)
+    _lend(pinned, other)
+    assert told == [*2 * ["registered"], *2 * ["closes", "closed"], "registered"]
+    assert caplog.text.count("it is stuck") == 2
+    with memoryview(other) as block, pytest.raises(StoreError, match="it is stuck"):
+        pinned.forget(block)

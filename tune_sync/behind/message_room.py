@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from tune_sync.fastpath.transports import Part, Region, Transport
 
@@ -66,13 +66,15 @@ class MessageRoom:
             region.view[: len(head)] = head
             region.view[len(head) : len(head) + len(data)] = data
             yield region, Part(0, 0, len(head) + len(data))
-        finally:
-            with self._lock:
-                is_kept = not self._is_closed
-                if is_kept:
-                    self._free.append((memory, region))
-            if not is_kept:
-                _close(memory, region)
+        except BaseException:
+            _close(memory, region)  # a stream that did not end may still be at it
+            raise
+        with self._lock:
+            is_kept = not self._is_closed
+            if is_kept:
+                self._free.append((memory, region))
+        if not is_kept:
+            _close(memory, region)
 
     def _make(self) -> tuple[mmap.mmap, Region]:
         # Shared, so that a process that forks meanwhile goes on with the pages that are pinned.
@@ -86,4 +88,5 @@ class MessageRoom:
 
 def _close(memory: mmap.mmap, region: Region) -> None:
     region.close()
-    memory.close()
+    with suppress(BufferError):  # somebody still looks at it: it goes with them
+        memory.close()

@@ -22,7 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from tune_sync.errors import ConfigError, DamagedError, StoreFullError, TransportMissingError
+from tune_sync.errors import (
+    ConfigError,
+    DamagedError,
+    StoreError,
+    StoreFullError,
+    TransportMissingError,
+)
 from tune_sync.fastpath import environment
 from tune_sync.fastpath.verbs.checks import (
     ANY,
@@ -114,13 +120,13 @@ class Registered:
     """Memory that an engine, and whoever reaches it, may write and read: its pages are pinned."""
 
     def __init__(self, engine: Engine, memory: Memory) -> None:
-        self.address, length_bytes = address_of(memory), memoryview(memory).nbytes
+        self.address, self._length_bytes = address_of(memory), memoryview(memory).nbytes
         self._engine = engine
         self._lock = threading.Lock()
-        if code := engine.library.register_memory(self.address, length_bytes):
+        if code := engine.library.register_memory(self.address, self._length_bytes):
             raise StoreFullError(
-                f"Mooncake could not pin {length_bytes} bytes ({code}); raise `ulimit -l`, and "
-                "register memory once, and only what can be written"
+                f"Mooncake could not pin {self._length_bytes} bytes ({code}); raise `ulimit -l`, "
+                "and register memory once, and only what can be written"
             )
         self._is_open = True
 
@@ -129,11 +135,18 @@ class Registered:
         return Target(self._engine.name, address_of(part))
 
     def close(self) -> None:
-        """Unpin it: what still is to write or read it fails. May be called twice."""
+        """Unpin it: what still is to write or read it fails. May be called twice.
+
+        Raises:
+            StoreError: The engine keeps it. Told once.
+        """
         with self._lock:
             is_open, self._is_open = self._is_open, False
-        if is_open:
-            self._engine.library.unregister_memory(self.address)
+        if is_open and (code := self._engine.library.unregister_memory(self.address)):
+            raise StoreError(
+                f"Mooncake could not take back {self._length_bytes} bytes of memory ({code}), and "
+                "who was told of them may still write there; see stderr, and end this process"
+            )
 
 
 class Engine:

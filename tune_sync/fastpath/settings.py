@@ -53,8 +53,8 @@ class FastPath:
         tls: With `wait_for="replicated"`: encrypts what goes by TCP. Paths of files that are on
             every node. With it, "auto" does not take RDMA, which goes past TLS.
         ports: With `wait_for="replicated"`: where a node listens for peers, as "7700" or
-            "7700-7799": each run that goes on takes one port of a node. Or `TUNE_SYNC_PORTS`.
-            None: any.
+            "7700-7799": each run that goes on takes one port of a node; "mooncake" has ports of its
+            own besides. Or `TUNE_SYNC_PORTS`. None: any.
         rdma_device: With `wait_for="replicated"`: name of the RDMA device on every node. None:
             what `TUNE_SYNC_RDMA_DEVICE` says on each node, as nodes differ, or what fits best.
         rdma_port: Its port, from 1. As `rdma_device`: `TUNE_SYNC_RDMA_PORT`.

@@ -8,12 +8,16 @@ import os
 import resource
 import sys
 from multiprocessing.connection import Connection
+from typing import Any
 
+from tests.verbs.inside.others import serve
 from tune_sync.commands import doctor
-from tune_sync.errors import StoreFullError, TransportMissingError
+from tune_sync.errors import StoreFullError, TransportMissingError, TuneSyncError
 from tune_sync.fastpath.transports import RdmaTransport, TcpTransport, Transport, choose
 from tune_sync.fastpath.verbs import library
-from tune_sync.fastpath.verbs.checks import Wish
+from tune_sync.fastpath.verbs.checks import Wish, find_place
+from tune_sync.fastpath.verbs.device import Device
+from tune_sync.fastpath.verbs.queue_pair import QueuePair
 
 TOKEN = b"the token of one run"
 NOBODY = 65534
@@ -47,6 +51,26 @@ def register(connection: Connection) -> None:
         transport.register(bytearray(MANY_BYTES))
     except StoreFullError as error:
         connection.send(str(error))
+
+
+def make(connection: Connection) -> None:
+    """Another process: has a device open, makes one thing more, and tells why it could not."""
+    device = Device(find_place())
+
+    def told(request: dict[str, Any]) -> str:
+        try:
+            match request["what"]:
+                case "connection":
+                    QueuePair(device).close()
+                case "memory":
+                    device.register(bytearray(FEW_BYTES), remote=True).close()
+                case "device":
+                    Device(find_place()).close()
+        except (TuneSyncError, OSError) as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    serve(connection, None, {"make": told})
 
 
 def _chosen() -> dict[str, str]:

@@ -22,10 +22,19 @@ from tests.verbs.inside.test_checkpoint import (
     write_checkpoint,
 )
 from tune_sync.errors import PeerLostError
+from tune_sync.fastpath import Slots
 from tune_sync.fastpath.mooncake_engine import ANY, Registered, checks, engine
 from tune_sync.fastpath.slot import Slot
-from tune_sync.fastpath.transports import MooncakeTransport, Part, TcpTransport, Transport
+from tune_sync.fastpath.transports import (
+    Limits,
+    MooncakeTransport,
+    Part,
+    Shelf,
+    TcpTransport,
+    Transport,
+)
 from tune_sync.fastpath.transports.lending import Pinned
+from tune_sync.fastpath.transports.mooncake_lane import MooncakeRegion
 from tune_sync.testing.transport_contract import TransportContract
 
 MIB = 1 << 20
@@ -150,6 +159,36 @@ def test_memory_that_was_taken_back_cannot_be_written_until_it_is_lent_again() -
         pinned.forget(block)
     source.close()
     slot.close()
+
+
+def test_a_block_that_begins_late_is_not_written_into_memory_that_another_has_now() -> None:
+    slots = Slots(Path("/dev/shm"), memory_limit_bytes=3 * MIB, max_checkpoints_in_memory=1)
+    shelf, whole = Shelf(slots), [Part(0, 0, MIB)]
+    old, new = bytearray(b"\1" * MIB), bytearray(b"\2" * MIB)
+    impatient = MooncakeTransport(TOKEN, limits=Limits(1, stall_timeout_s=1.0))
+    patient = MooncakeTransport(TOKEN, limits=Limits(1))
+    with (
+        impatient.serve(shelf, HERE) as server,
+        patient.connect(server.address) as late,
+        patient.connect(server.address) as other,
+        patient.register(old) as slow,
+        patient.register(new) as region,
+    ):
+        assert isinstance(slow, MooncakeRegion)
+        with slow._lock:  # to pin it takes long
+            transfer = late.reserve("late", MIB).write(slow, whole)
+            began_s = time.monotonic()
+            while shelf.held_count and time.monotonic() < began_s + SOON_S:
+                time.sleep(0.05)
+            upload = other.reserve("k", MIB)
+            upload.write(region, whole).wait(SOON_S)
+            upload.publish()
+        with pytest.raises(PeerLostError):
+            transfer.wait(SOON_S)
+        with shelf.reading(upload.held.handle, 0, MIB) as view:
+            assert bytes(view) == new
+    shelf.close()
+    slots.close()
 
 
 def test_a_process_that_used_it_ends_well() -> None:

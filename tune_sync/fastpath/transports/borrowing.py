@@ -43,6 +43,11 @@ class BorrowingLane(Lane):
 def ask(stream: Stream, fields: dict[str, Any]) -> dict[str, Any]:
     """Send `fields`; returns the answer, or raises what the peer raised."""
     wire.send_frame(stream, fields)
+    return received(stream)
+
+
+def received(stream: Stream) -> dict[str, Any]:
+    """What comes next, or raises what the peer raised."""
     answer = wire.receive_frame(stream)
     if (refusal := wire.raised(answer)) is not None:
         raise refusal

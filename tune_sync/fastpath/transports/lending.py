@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
 import threading
 import weakref
@@ -14,6 +15,8 @@ from tune_sync.errors import ConfigError, PeerLostError, SyncTimeoutError
 from tune_sync.fastpath.transports import wire
 from tune_sync.fastpath.transports.stream import Stream
 from tune_sync.fastpath.transports.tcp_server import TcpServer
+
+logger = logging.getLogger(__name__)
 
 # Nothing is heard of a peer while it moves a block. It gives up after one stall; then its word, or
 # the end of its connection, is on the way.
@@ -130,22 +133,25 @@ class Pinned(Generic[R]):
     def of(self, block: memoryview) -> R:
         """What was registered of the slot that `block` is part of."""
         memory = _slot_of(block)
-        with self._lock:
-            self._close_gone()
-            if id(memory) not in self._known:
-                registered = self._register(memory)
-                self._known[id(memory)] = (weakref.ref(memory, self._on_gone), registered)
-            _, registered = self._known[id(memory)]
-        self._close_those_gone_meanwhile()
-        return registered
+        try:
+            with self._lock:
+                self._close_gone()
+                if id(memory) not in self._known:
+                    registered = self._register(memory)
+                    self._known[id(memory)] = (weakref.ref(memory, self._on_gone), registered)
+                return self._known[id(memory)][1]
+        finally:
+            self._close_those_gone_meanwhile()
 
     def forget(self, block: memoryview) -> None:
-        """Let nobody reach the slot until it is lent again."""
-        with self._lock:
-            _, registered = self._known.pop(id(_slot_of(block)), (None, None))
-            if registered is not None:
-                registered.close()
-        self._close_those_gone_meanwhile()
+        """Let nobody reach the slot until it is lent again. Raises what `close` raises."""
+        try:
+            with self._lock:
+                _, registered = self._known.pop(id(_slot_of(block)), (None, None))
+                if registered is not None:
+                    registered.close()
+        finally:
+            self._close_those_gone_meanwhile()
 
     def _on_gone(self, _: object) -> None:
         self._has_gone = True
@@ -164,7 +170,10 @@ class Pinned(Generic[R]):
         for number, (memory, registered) in list(self._known.items()):
             if (slot := memory()) is None or slot.closed:
                 del self._known[number]
-                registered.close()
+                try:
+                    registered.close()
+                except Exception as error:  # whoever is here now wants another slot
+                    logger.warning("memory that is gone stays registered: %s", error)
 
 
 def _slot_of(block: memoryview) -> mmap.mmap:

@@ -6,13 +6,13 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tune_sync.errors import PeerLostError, SyncTimeoutError
 from tune_sync.fastpath.mooncake_engine import Engine, Registered, Target
 from tune_sync.fastpath.transports import wire
-from tune_sync.fastpath.transports.borrowing import BorrowingLane
+from tune_sync.fastpath.transports.borrowing import BorrowingLane, received
 from tune_sync.fastpath.transports.lanes import Block, Lanes
 from tune_sync.fastpath.transports.stream import Stream
 from tune_sync.fastpath.transports.transport import Limits, Memory, Region
@@ -41,15 +41,21 @@ class MooncakeRegion(Region):
                 self._registered[engine] = Registered(engine, self.view)
 
     def take_back(self) -> None:
-        """When this returns, no engine reaches it any more. What was under way fails."""
-        with self._lock:
+        """When this returns, no engine reaches it any more. What was under way fails.
+
+        Raises:
+            StoreError: One still does.
+        """
+        with self._lock, ExitStack() as stack:
             for registered in self._registered.values():
-                registered.close()
+                stack.callback(registered.close)
             self._registered.clear()
 
     def close(self) -> None:
-        self.take_back()
-        super().close()
+        try:
+            self.take_back()
+        finally:
+            super().close()
 
 
 class MooncakeLane(BorrowingLane):
@@ -85,8 +91,7 @@ class MooncakeLane(BorrowingLane):
 
     def _welcomed(self, stream: Stream) -> Stream:
         try:
-            if (refusal := wire.raised(wire.receive_frame(stream))) is not None:
-                raise refusal
+            received(stream)
         except BaseException:
             stream.close()
             raise
@@ -94,14 +99,20 @@ class MooncakeLane(BorrowingLane):
 
     def _moved(self, stream: Stream, block: Block, lent: dict[str, Any]) -> bytes:
         assert isinstance(block.region, MooncakeRegion)
+        end_s = time.monotonic() + self._stall_timeout_s
         engine, target = self._engine_for(stream), Target.parsed(lent)
         is_write, here = block.do == wire.WRITE, address_of(block.view)
         block.region.register(engine)
         with self._moving():
+            # The engine asks for a key as it starts: it would get that of who has the memory then.
+            if _is_closed(stream) or time.monotonic() > end_s:
+                raise PeerLostError(
+                    "a block began so late that its memory may be another's; connect again"
+                )
             try:
                 number = engine.start(here, target, block.length_bytes, is_write=is_write)
                 digest = wire.digest_of(block.view) if is_write else b""  # while it moves
-                if not number or not self._waited(engine, number, stream):
+                if not number or not self._waited(engine, number, stream, end_s):
                     raise PeerLostError(
                         f"Mooncake's engine could not move bytes to or from {target.engine}, and "
                         "has written why to stderr; connect again"
@@ -126,17 +137,15 @@ class MooncakeLane(BorrowingLane):
             with self._cut_lock:
                 self._is_moving = False
 
-    def _waited(self, engine: Engine, number: int, stream: Stream) -> bool:
+    def _waited(self, engine: Engine, number: int, stream: Stream, end_s: float) -> bool:
         """Wait until it is over; returns whether it moved. After an error it may be under way."""
         error: Exception | None = None
-        end_s, pause_s = time.monotonic() + self._stall_timeout_s, _FIRST_PAUSE_S
-        watch = select.poll()
-        watch.register(stream.fileno(), select.POLLRDHUP)
+        pause_s = _FIRST_PAUSE_S
         while (is_there := engine.status(number)) is None:
             now_s = time.monotonic()
             if error is None and self._is_cut:
                 error, end_s = PeerLostError("it was cut here"), min(end_s, now_s + _CUT_S)
-            elif error is None and watch.poll(0):
+            elif error is None and _is_closed(stream):
                 error = PeerLostError("the other host closed the connection; connect again")
                 end_s = min(end_s, now_s + _GONE_S)
             if now_s > end_s:
@@ -147,3 +156,10 @@ class MooncakeLane(BorrowingLane):
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return is_there
+
+
+def _is_closed(stream: Stream) -> bool:
+    """Whether the other side has closed it."""
+    watch = select.poll()
+    watch.register(stream.fileno(), select.POLLRDHUP)
+    return bool(watch.poll(0))

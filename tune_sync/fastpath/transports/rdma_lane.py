@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tune_sync.fastpath.transports import wire
-from tune_sync.fastpath.transports.borrowing import BorrowingLane, ask
+from tune_sync.fastpath.transports.borrowing import BorrowingLane, ask, received
 from tune_sync.fastpath.transports.lanes import Block, Lanes
 from tune_sync.fastpath.transports.stream import Stream
 from tune_sync.fastpath.transports.transport import Limits, Memory, Region
@@ -57,11 +57,12 @@ class RdmaLane(BorrowingLane):
         self._pair: QueuePair | None = None
 
     def _paired(self, stream: Stream) -> Stream:
-        pair = QueuePair(self._device)
         with contextlib.ExitStack() as undo:
             undo.callback(stream.close)
+            there = received(stream)
+            pair = QueuePair(self._device)
             undo.callback(pair.close)
-            pair.connect(Endpoint.parsed(wire.receive_frame(stream)))
+            pair.connect(Endpoint.parsed(there))
             ask(stream, pair.endpoint.fields())
             undo.pop_all()
         self._pair = pair

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tune_sync.errors import TuneSyncError
 from tune_sync.fastpath.transport_names import RDMA
 from tune_sync.fastpath.transports import wire
 from tune_sync.fastpath.transports.lending import Lender, LendingServer, Pinned
@@ -45,7 +46,11 @@ class RdmaServer(LendingServer):
 
     @contextmanager
     def _lender(self, stream: Stream) -> Iterator[Lender]:
-        pair = QueuePair(self._device, is_target=True)
+        try:
+            pair = QueuePair(self._device, is_target=True)
+        except TuneSyncError as error:
+            wire.send_error(stream, error)
+            raise
         try:
             wire.send_frame(stream, pair.endpoint.fields())
             pair.connect(Endpoint.parsed(wire.receive_frame(stream)))

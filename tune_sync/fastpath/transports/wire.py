@@ -211,7 +211,7 @@ def _exception(fields: Mapping[str, Any]) -> Exception:
 def _parsed(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise DamagedError("what arrived is no message; the stream is cut")

@@ -77,6 +77,7 @@ class Device:
 
     Raises:
         TransportMissingError: It cannot be opened.
+        StoreFullError: This process may open no more.
     """
 
     def __init__(self, place: Place) -> None:
@@ -86,7 +87,10 @@ class Device:
         # Who forgets to close one loses nothing but time: nobody uses it any more then.
         weakref.finalize(self, self.handles.close_all).atexit = False
         self.context = self.handles.keep(library.open_device(place.port.device))
-        self.domain = self.handles.keep(self.context.alloc_pd())
+        try:
+            self.domain = self.handles.keep(self.context.alloc_pd())
+        except OSError as error:
+            raise library.no_more(f"domains of {place.port}", error) or error from error
         limits = self.context.query_device()
         self.read_count = max(1, min(MOST_READS, int(limits.max_qp_rd_atom)))
 
@@ -152,5 +156,6 @@ def _pinned(domain: Any, address: int, length_bytes: int, access: int) -> Any:
         allowed = "any" if limit == resource.RLIM_INFINITY else str(limit)
         raise StoreFullError(
             f"{length_bytes} bytes of memory cannot be pinned for RDMA: {error}; this process may "
-            f"lock {allowed} bytes; raise that (ulimit -l unlimited, LimitMEMLOCK=infinity)"
+            f"lock {allowed} bytes; raise that (ulimit -l unlimited, LimitMEMLOCK=infinity), and "
+            "rdma.max of its container's control group"
         ) from error

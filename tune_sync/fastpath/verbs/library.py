@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 from typing import Any
 
-from tune_sync.errors import TransportMissingError
+from tune_sync.errors import StoreFullError, TransportMissingError
 
 NAME = "ibverbs"
 INSTALL = "pip install 'tune-sync[rdma]'"
 SYSTEM_LIBRARY = "apt install libibverbs1 ibverbs-providers (or rdma-core of your distribution)"
+
+# What the kernel says where a process, its container or the device may have no more of something.
+_NO_MORE = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+
+
+def no_more(what: str, error: OSError) -> StoreFullError | None:
+    """The error for who may have no more of `what`; None if `error` says something else."""
+    if error.errno not in _NO_MORE:
+        return None
+    return StoreFullError(
+        f"there are no more {what}: {error}; raise what this process may have (ulimit -l, ulimit "
+        "-n, rdma.max of its container's control group), or use RDMA in fewer processes"
+    )
 
 
 def is_installed() -> bool:
@@ -45,13 +59,14 @@ def open_device(name: str) -> Any:
 
     Raises:
         TransportMissingError: It is not there, or may not be used.
+        StoreFullError: This process may open no more.
     """
     for device in _devices():
         if device.name == name:
             try:
                 return device.open()
             except OSError as error:
-                raise TransportMissingError(
+                raise no_more(f"uses of RDMA device {name}", error) or TransportMissingError(
                     f"RDMA device {name} cannot be opened: {error}; let this user read and write "
                     "/dev/infiniband/uverbs*"
                 ) from error

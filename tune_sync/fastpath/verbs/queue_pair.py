@@ -23,6 +23,7 @@ from tune_sync.errors import (
     StoreError,
     SyncTimeoutError,
 )
+from tune_sync.fastpath.verbs import library
 from tune_sync.fastpath.verbs.device import Device, Registered
 from tune_sync.fastpath.verbs.endpoint import Endpoint, Window
 
@@ -83,6 +84,10 @@ class QueuePair:
         is_target: Whether the other side may write and read memory here.
         chunk_bytes: Longest request.
         chunk_count: Most requests under way.
+
+    Raises:
+        StoreFullError: This process, or the device, may have no more.
+        StoreError: The device makes none.
     """
 
     def __init__(
@@ -107,16 +112,14 @@ class QueuePair:
         remote = flags.REMOTE_WRITE | flags.REMOTE_READ
         self._access = int(flags.LOCAL_WRITE | remote) if is_target else 0
         self._parts: list[Any] = []
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._close_parts)
-            self._channel = self._part(device.context.create_comp_channel())
-            self._done = self._part(
-                device.context.create_cq(chunk_count + 1, channel=self._channel)
-            )
-            self._pair = self._part(device.domain.create_qp(self._wanted()))
-            self.endpoint = self._described()
-            self._pair.to_init(device.place.port.number, self._access)
-            undo.pop_all()
+        try:
+            self._make_parts()
+        except OSError as error:
+            self._close_parts()
+            what = f"connections of RDMA device {device.place.port}"
+            raise library.no_more(what, error) or StoreError(
+                f"there are no {what}: {error}; see `tune-sync doctor`"
+            ) from error
 
     def connect(self, remote: Endpoint) -> None:
         """Let it reach the other side, which does the same. Sends nothing.
@@ -212,6 +215,14 @@ class QueuePair:
         with self._pair_lock:
             self._is_closed = True
             self._close_parts()
+
+    def _make_parts(self) -> None:
+        context, number = self._device.context, self._device.place.port.number
+        self._channel = self._part(context.create_comp_channel())
+        self._done = self._part(context.create_cq(self._chunk_count + 1, channel=self._channel))
+        self._pair = self._part(self._device.domain.create_qp(self._wanted()))
+        self.endpoint = self._described()
+        self._pair.to_init(number, self._access)
 
     def _part(self, part: Any) -> Any:
         self._parts.append(self._device.handles.keep(part))
