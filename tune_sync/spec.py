@@ -127,6 +127,12 @@ class Spec:
         path = f"{self.root}/{self.experiment}"
         return str(BucketUrl(self.scheme, path)) if self.scheme else path
 
+    @property
+    def home_node(self) -> str:
+        """The Ray node whose disk alone has the results; "" if others reach them by themselves."""
+        is_everywhere = self.scheme or self.options.shared or self.address is None
+        return "" if is_everywhere or self.address is None else self.address.node_id
+
     def to_plain(self) -> dict[str, Any]:
         """Strings, numbers and lists only: what other versions can read."""
         return asdict(self)

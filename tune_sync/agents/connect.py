@@ -156,7 +156,8 @@ class RayConnector:
         """See `Connector.finish_earlier`."""
         if ray.is_initialized() and not ray.util.client.ray.is_connected():
             options = self.storage_options(spec) if spec.scheme else {}
-            finish_earlier(spec.where, spec.options.timeout_s, options)
+            home = "" if spec.scheme or spec.options.shared else node_id()
+            finish_earlier(spec.where, spec.options.timeout_s, options, home)
 
     def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
         """See `Connector.tell_unstored`."""

@@ -25,6 +25,7 @@ from tune_sync.agents.home_agent import CALL_THREADS, NAMESPACE, START_TIMEOUT_S
 from tune_sync.agents.known_runs import KnownRun
 from tune_sync.agents.meters import NodeMeters
 from tune_sync.agents.names import agent_name, keeper_of, names_of_run, node_of
+from tune_sync.agents.node_agents import alive_nodes
 from tune_sync.agents.options_keeper import keep_options
 from tune_sync.agents.replica_service import GROUPS as REPLICA_GROUPS
 from tune_sync.agents.replica_service import ReplicaService
@@ -45,9 +46,10 @@ from tune_sync.behind.replicas import Replicas
 from tune_sync.behind.staging_roots import memory_of, staging_root, staging_roots
 from tune_sync.behind.state_copy import StateCopy
 from tune_sync.buckets.environment import environment_options
-from tune_sync.errors import HomeLostError, StoreDeniedError
+from tune_sync.errors import HomeLostError, PathRefusedError, StoreDeniedError
 from tune_sync.fastpath.folder import remove_empty, sweep
 from tune_sync.homes.home import Home
+from tune_sync.homes.lease import LEASE_TTL_S, holder_from_json, in_use
 from tune_sync.homes.store import free_bytes
 from tune_sync.sending.orders import News, Orders
 from tune_sync.spec import Connector, Spec
@@ -78,7 +80,8 @@ class NodeAgent(ReplicaService, ReadService):
         self._spec = spec
         self._root = Path(root) if root else staging_of(spec, node_of(name))
         self._connector = connector
-        self._is_closing = self._is_alone = False
+        self._is_closing = self._is_alone = self._gives_way = False
+        self._look = threading.Event()
         self._has_swept = False
         self._memory = memory = _open_memory(spec, node_of(name))
         roots = [self._root, *([memory.root] if memory else [])]
@@ -150,12 +153,24 @@ class NodeAgent(ReplicaService, ReadService):
         news = replace(self._sender.status(), transports=list(self._came_by()))
         return [KnownRun(self._spec.to_plain(), node, host, news)]
 
-    def finish(self, options: Mapping[str, Any] | None = None) -> News:
+    def finish(self, options: Mapping[str, Any] | None = None, home: str = "") -> News | None:
         """Whoever asks will take over from the driver, which is dead: send all. Asked again.
 
         Args:
             options: `SyncConfig.storage_options`, which may have gone with the driver.
+            home: The node that has the experiment directory of who asks; "": all nodes reach it.
+
+        Returns:
+            None if that is not where this sends to: it ends, and leaves all to who asks.
+
+        Raises:
+            LeaseHeldError: It is not, and a live run has that name there. Nothing is changed.
         """
+        if home and home != self._spec.home_node:
+            self._check_is_dead()
+            self._gives_way = True
+            self._look.set()
+            return None
         storage_options.keep(self._spec.key, options)
         self._is_alone = True
         return self._sender.go_on_alone()
@@ -179,8 +194,7 @@ class NodeAgent(ReplicaService, ReadService):
         )
 
     def _watch(self) -> None:
-        stop, step = threading.Event(), Step.STAY
-        meters = NodeMeters(self._spec.experiment)
+        step, meters = Step.STAY, NodeMeters(self._spec.experiment)
         while step is Step.STAY:
             try:
                 meters.show(self._sender.status())
@@ -196,12 +210,15 @@ class NodeAgent(ReplicaService, ReadService):
             except Exception as error:  # the destination does not answer: look again later
                 logger.debug("%s: %s", self._name, error)
             if step is Step.STAY:
-                stop.wait(WATCH_S)
+                self._look.wait(WATCH_S)
+                self._look.clear()
         try:
             self._tidy(is_left=step is Step.LEAVE)
         except Exception as error:  # no disk keeps an agent for ever
             logger.warning("%s: what is staged here, in %s, stays: %s",
                            self._spec.where, self._root, error)  # fmt: skip
+        for claim in self._claims:
+            claim.give_up()
         with suppress(ValueError, RayError):
             ray.kill(ray.get_actor(self._name, namespace=NAMESPACE), no_restart=True)
 
@@ -249,10 +266,16 @@ class NodeAgent(ReplicaService, ReadService):
             logger.debug("%s: no keeper: %s", self._name, error)
 
     def _next_step(self) -> Step:
+        if self._gives_way:
+            return Step.LEAVE
         if self._is_closing:
             return Step.STAY if self._is_read() else Step.END
         if self._sender.unheard_s < UNHEARD_S:
             return Step.STAY
+        if self._is_home_gone():
+            logger.warning("%s: its node has gone; what is staged for it here, in %s, stays for "
+                           "a restore", self._spec.where, self._root)  # fmt: skip
+            return Step.LEAVE
         if self._has_lost_options():
             return self._without_options()
         if self._has_brought():
@@ -265,6 +288,22 @@ class NodeAgent(ReplicaService, ReadService):
         if step is Step.LEAVE:
             return self._taken_over()
         return step
+
+    def _is_home_gone(self) -> bool:
+        """Whether the node has gone whose disk this sends to. It never comes back by that id."""
+        home = self._spec.home_node
+        return bool(home) and home not in alive_nodes()
+
+    def _check_is_dead(self) -> None:
+        """Raise LeaseHeldError if there is a live run where this sends to."""
+        if self._is_home_gone():
+            return
+        lease, now_s = None, time.time()
+        with suppress(PathRefusedError):  # the experiment was moved away from there
+            lease = self._lease()
+        holder = holder_from_json(lease or b"")
+        if holder is not None and not holder.is_surely_dead and holder.age_s(now_s) < LEASE_TTL_S:
+            raise in_use(self._spec.where, holder, holder.age_s(now_s), LEASE_TTL_S)
 
     def _taken_over(self) -> Step:
         """Another run, or a cleanup that died, has the lease; what is here may be of use again."""

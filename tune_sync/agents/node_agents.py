@@ -16,6 +16,7 @@ from tune_sync.agents.home_agent import NAMESPACE, START_TIMEOUT_S
 from tune_sync.agents.known_runs import KnownRun
 from tune_sync.agents.names import agent_name, names_of, node_of
 from tune_sync.behind.nodes import NodeLostError
+from tune_sync.errors import LeaseHeldError
 from tune_sync.sending.orders import News, Orders
 from tune_sync.spec import Spec
 
@@ -123,7 +124,7 @@ class RayNodes:
 
     def alive_nodes(self) -> set[str]:
         """All nodes that Ray says live."""
-        return _alive_nodes()
+        return alive_nodes()
 
     def is_alive(self, node: str) -> bool:
         """See `Nodes.is_alive`."""
@@ -140,7 +141,8 @@ class RayNodes:
             logger.debug("nobody can be told of %s: %s", lost, error)
 
 
-def _alive_nodes() -> set[str]:
+def alive_nodes() -> set[str]:
+    """All nodes that Ray says live."""
     return {str(found["NodeID"]) for found in ray.nodes() if found["Alive"]}
 
 
@@ -151,14 +153,21 @@ def _wait(refs: Sequence[Any], timeout_s: float) -> set[Any]:
     return set(ray.wait(list(refs), num_returns=len(refs), timeout=timeout_s)[0])
 
 
-def finish_earlier(where: str, timeout_s: float, options: Mapping[str, Any] | None = None) -> None:
+def finish_earlier(
+    where: str, timeout_s: float, options: Mapping[str, Any] | None = None, home: str = ""
+) -> None:
     """Wait until the agents of an earlier run of an experiment have sent what they have.
+
+    Those that send it to another node than `home` end, and leave it to `send_left_behind`; but
+    for a live run that has the same path there.
 
     Args:
         where: The experiment directory.
         timeout_s: Go on if nothing moves for so long.
         options: `SyncConfig.storage_options`, which may have gone with that run's driver.
+        home: This node, if the directory is on its disk; "" if other nodes reach it.
     """
+    asked = (options, home) if home else (options,)
     names = [
         found["name"]
         for found in ray.util.list_named_actors(all_namespaces=True)
@@ -167,38 +176,32 @@ def finish_earlier(where: str, timeout_s: float, options: Mapping[str, Any] | No
     for name in names:  # all send at once, whoever of them does not answer
         with suppress(ValueError, RayError):
             agent = ray.get_actor(name, namespace=NAMESPACE)  # its methods do not hold it
-            agent.finish.remote(options)
+            agent.finish.remote(*asked)
     began_s = time.monotonic()
     for name in names:
-        if _finish(where, name, timeout_s, options, began_s):
+        if _finish(where, name, timeout_s, asked, began_s):
             began_s = time.monotonic()  # it has sent all that time: the next one has its own
 
 
-def _finish(
-    where: str, name: str, timeout_s: float, options: Mapping[str, Any] | None, began_s: float
-) -> bool:
+def _finish(where: str, name: str, timeout_s: float, asked: Sequence[Any], began_s: float) -> bool:
     """Whether it has sent all, or has ended."""
     node = node_of(name)
     moved_s, said_s, sent_bytes = began_s, 0.0, -1
     while True:
         try:
-            handle = ray.get_actor(name, namespace=NAMESPACE)
-            news: News = ray.get(handle.finish.remote(options), timeout=ANSWER_TIMEOUT_S)
-        except ValueError:
-            return True  # it has ended: another restore has waited for it too
-        except RayError as error:
+            news = _left(name, asked)
+        except (RayError, TimeoutError) as error:
             patience_s = min(timeout_s, START_TIMEOUT_S)  # Ray may be starting it again
-            if node in _alive_nodes() and time.monotonic() - moved_s < patience_s:
+            if node in alive_nodes() and time.monotonic() - moved_s < patience_s:
                 time.sleep(LOOK_S)
                 continue
             logger.warning("%s: an agent of an earlier run does not answer: %s", where, error)
             return False
+        if news is None:
+            return True
         now_s = time.monotonic()
         if news.sent_bytes != sent_bytes:
             moved_s, sent_bytes = now_s, news.sent_bytes
-        if not news.left_count:
-            handle.exchange.remote(Orders(is_closing=True))
-            return True
         if now_s - moved_s > timeout_s:
             logger.warning(
                 "%s: %d checkpoints of an earlier run stay on node %s: %s",
@@ -212,3 +215,26 @@ def _finish(
             )  # fmt: skip
             said_s = now_s
         time.sleep(LOOK_S)
+
+
+def _left(name: str, asked: Sequence[Any]) -> News | None:
+    """What an agent still has to send; None if nothing, or nothing of this experiment.
+
+    Raises:
+        RayError: It does not answer.
+        TimeoutError: It sends to another node than this, and has not ended yet.
+    """
+    try:
+        handle = ray.get_actor(name, namespace=NAMESPACE)
+        news: News | None = ray.get(handle.finish.remote(*asked), timeout=ANSWER_TIMEOUT_S)
+    except ValueError:  # it has ended: another restore has waited for it too
+        return None
+    except LeaseHeldError as error:
+        logger.info("what is staged for another run stays: %s", error)
+        return None
+    if news is None:
+        raise TimeoutError("it sends to another node, and does not end")
+    if not news.left_count:
+        handle.exchange.remote(Orders(is_closing=True))
+        return None
+    return news

@@ -66,6 +66,12 @@ class Claim:
         except OSError as error:
             logger.debug("%s: %s", self._dir, error)
 
+    def give_up(self) -> None:
+        """Let a restore take what is here, before this process has ended."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.close()
+
 
 def mark_as(root: Path, where: str, begun_by: str = "") -> Path:
     """Say whose a staging directory is, if nobody has: a restore finds it by that.

@@ -14,13 +14,17 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import ray
 import xxhash
 from ray import tune
+from ray._private.internal_api import node_stats
 
 import tune_sync
 from tests.hosts.drivers.search import sync_config
@@ -28,6 +32,7 @@ from tests.hosts.drivers.sent import count_sent
 
 BLOCK_BYTES = 16 << 20
 QUIET_S = 0.4  # before what is measured: the memory before it is sampled
+LOOK_EVERY_S = 0.05
 NEW_QUIET_S = 2.0  # in a process that has just begun, and has to be found
 
 
@@ -106,9 +111,58 @@ def describe(checkpoint: tune.Checkpoint, row: dict[str, Any], asked: dict[str, 
     return told
 
 
+class Stores:
+    """The object stores of all nodes, as Ray itself counts: the most at any look.
+
+    Attributes:
+        held_bytes: Of one node, what is in use there and can be freed by nobody.
+        spilled_bytes: Of one node, what went to its disk.
+        looks_count: How often it was looked.
+    """
+
+    held_bytes = spilled_bytes = looks_count = 0
+
+    def look(self) -> None:
+        for node in ray.nodes():
+            at = (node["NodeManagerAddress"], node["NodeManagerPort"])
+            stats = node_stats(*at, include_memory_info=False).store_stats
+            self.held_bytes = max(self.held_bytes, stats.object_store_bytes_primary_copy)
+            self.spilled_bytes = max(self.spilled_bytes, stats.spilled_bytes_total)
+        self.looks_count += 1
+
+
+@contextmanager
+def watched_stores() -> Iterator[Stores]:
+    """Looked at all the time while the block runs."""
+    stores, stop = Stores(), threading.Event()
+
+    def look() -> None:
+        while not stop.wait(LOOK_EVERY_S):
+            stores.look()
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield stores
+    finally:
+        stop.set()
+        thread.join()
+
+
 def main() -> None:
     asked = json.loads(sys.argv[1])
     ray.init()
+    with watched_stores() as stores:
+        told = stored(asked)
+    found = {
+        "home": os.uname().nodename, "reports": told, "held_bytes": stores.held_bytes,
+        "spilled_bytes": stores.spilled_bytes, "looks_count": stores.looks_count,
+    }  # fmt: skip
+    print("RESULT", json.dumps(found))
+
+
+def stored(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """Run the search; returns what is told of each report."""
     tuner = tune.Tuner(
         tune.with_resources(train_fn, {"cpu": 1, "w1": 1}),
         param_space={"reports": asked["reports"], "room": asked.get("room", "/tmp")},
@@ -124,10 +178,8 @@ def main() -> None:
     checkpoints = [checkpoint for checkpoint, _ in result.best_checkpoints]
     assert len(checkpoints) == len(numbers) == len(asked["reports"])
     told = [describe(*each) for each in zip(checkpoints, numbers, asked["reports"], strict=True)]
-    summary = ray._private.internal_api.memory_summary(stats_only=True)
     shutil.rmtree(result.path)
-    found = {"home": os.uname().nodename, "reports": told, "spilled": "Spilled" in summary}
-    print("RESULT", json.dumps(found))
+    return told
 
 
 if __name__ == "__main__":
