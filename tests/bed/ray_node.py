@@ -10,6 +10,7 @@ from tests.bed.host import TMP
 
 RAY_PORT = 6379
 REPOSITORY = Path(__file__).resolve().parents[2]
+PYTHONPATH = f"{REPOSITORY}/tests/light:{REPOSITORY}"
 
 # A dead or cut-off node must be noticed within seconds: after four missed answers of two seconds.
 # Much tighter limits would declare busy nodes dead on a machine with two cores.
@@ -42,7 +43,7 @@ def host_env(python: Path, home: str, head_address: str, token: str | None) -> d
         "HOME": home,
         "TMPDIR": TMP,
         "PATH": f"{python.parent}:{env['PATH']}",
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": PYTHONPATH,
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
         "RAY_ADDRESS": f"{head_address}:{RAY_PORT}",
@@ -63,7 +64,8 @@ def start_argv(
     object_store_bytes: int,
 ) -> list[str]:
     """The command that runs a Ray node in the foreground; the head has no ``head_address``."""
-    role = ["--head", f"--port={RAY_PORT}", "--include-dashboard=false"]
+    # No autoscaler: there is nothing to scale, and it takes processor time all along.
+    role = ["--head", f"--port={RAY_PORT}", "--include-dashboard=false", "--no-monitor"]
     if head_address is not None:
         role = [f"--address={head_address}:{RAY_PORT}"]
     return [
@@ -75,6 +77,8 @@ def start_argv(
         "--num-gpus=0",
         f"--object-store-memory={object_store_bytes}",
         f"--resources={json.dumps({name: 8})}",
+        # No test reads in its driver's output what workers print: it is in their logs.
+        "--include-log-monitor=false",
         "--disable-usage-stats",
         "--block",
     ]

@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.bed.ray_node import PYTHONPATH
+
 
 @contextmanager
 def own_ray() -> Iterator[dict[str, str]]:
@@ -18,6 +20,6 @@ def own_ray() -> Iterator[dict[str, str]]:
     place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
     try:
-        yield {**env, "PYTHONPATH": os.getcwd(), "RAY_TMPDIR": place}
+        yield {**env, "PYTHONPATH": PYTHONPATH, "RAY_TMPDIR": place}
     finally:
         shutil.rmtree(place, ignore_errors=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import ray
 
+from tests.bed.ray_node import PYTHONPATH
 from tests.meta.blocks import blocks_of
 from tests.meta.repo import ROOT, name_of, pages
 from tests.stores.seaweed import make_bucket, seaweed
@@ -53,7 +54,7 @@ def examples() -> list[object]:
 def run(argv: list[str], home: Path, ray_address: str = "") -> None:
     """Run Python in an empty home directory; show its output if it fails."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_ADDRESS", "TUNE_"))}
-    env |= {"HOME": str(home), "PYTHONPATH": str(ROOT)}
+    env |= {"HOME": str(home), "PYTHONPATH": PYTHONPATH}
     env |= {"RAY_ADDRESS": ray_address} if ray_address else {}
     token = Path.home() / ".ray/auth_token"  # of that Ray, where there is one
     if ray_address and token.is_file():
