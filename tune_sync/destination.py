@@ -16,6 +16,7 @@ from tune_sync.errors import ConfigError
 
 # As in rsync's host:path, and none of Windows' drives.
 _HOST_AND_PATH = re.compile(r"[\w.\-@]{2,}:(?!//)")
+_NOT_EXPANDED = re.compile(r"\$(\w+|\{\w+\})|^~[^/]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def resolve_storage_path(path: str | os.PathLike[str] | None) -> str:
     """A local directory, absolute: `~`, `$VARIABLES`, `file://` and relative paths resolved.
 
     Raises:
-        ConfigError: A URL of another kind.
+        ConfigError: A URL of another kind; a variable, or a user after `~`, that is not there.
     """
     if path is not None and not isinstance(path, (str, os.PathLike)):
         raise ConfigError(f"storage_path={path!r}: a path is needed")
@@ -101,7 +102,18 @@ def resolve_storage_path(path: str | os.PathLike[str] | None) -> str:
             "there through the Ray object store; for a bucket use "
             f'SyncConfig(upload_dir="{text}") and no storage_path'
         )
-    return os.path.abspath(os.path.expanduser(os.path.expandvars(text)))
+    return os.path.abspath(_expanded(text))
+
+
+def _expanded(text: str) -> str:
+    found = os.path.expanduser(os.path.expandvars(text))
+    left = None if os.path.lexists(found) else _NOT_EXPANDED.search(found)
+    if left:
+        raise ConfigError(
+            f"storage_path={text!r}: there is no {left[0]} here, and results would go below a "
+            "directory of that name; set it where the driver runs, or write the path out"
+        )
+    return found
 
 
 def _is_same(storage_path: Any, found: Destination) -> bool:

@@ -328,7 +328,7 @@ class Run:
         if not self.is_told_twice:
             self._close()
             return
-        logger.warning("%s: not all is stored; nodes go on sending what they have", self.where)
+        logger.warning("%s: not all is stored; nodes go on, and a restore publishes it", self.where)
         thread = threading.Thread(target=self._close, name="tune_sync-close", daemon=True)
         thread.start()
         thread.join(LAST_MOMENT_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import ray
 from ray.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
@@ -90,3 +91,10 @@ def test_a_node_whose_agent_is_gone_is_looked_at(error: RayError) -> None:
     nodes.alive = ()
     (found,) = nodes.exchange(["node"], lambda node: Orders()).values()
     assert isinstance(found, NodeLostError)
+
+
+def test_who_asks_where_ray_has_ended_does_not_start_it_again() -> None:
+    nodes = RayNodes(Spec("key", "bucket", "exp", "0" * 32, None, Options(), "s3"))
+    with pytest.raises(ConnectionError, match="Ray has ended"):
+        nodes.exchange(["node"], lambda node: Orders())
+    assert not ray.is_initialized()

@@ -90,6 +90,7 @@ class RayNodes:
         handle = self._handles.get(node)
         if handle is None:
             name = agent_name(self._spec, node)
+            _check_ray()
             handle = self._handles[node] = ray.get_actor(name, namespace=NAMESPACE)
         return handle.exchange.remote(orders)
 
@@ -141,8 +142,15 @@ class RayNodes:
             logger.debug("nobody can be told of %s: %s", lost, error)
 
 
+def _check_ray() -> None:
+    # A thread may be at it when its process ends. Ray's own calls would start Ray again.
+    if not ray.is_initialized():
+        raise ConnectionError("Ray has ended in this process, and is not started again to ask it")
+
+
 def alive_nodes() -> set[str]:
-    """All nodes that Ray says live."""
+    """All nodes that Ray says live. Raises ConnectionError where Ray has ended."""
+    _check_ray()
     return {str(found["NodeID"]) for found in ray.nodes() if found["Alive"]}
 
 

@@ -126,5 +126,6 @@ def check_restored(where: str, saved: Collection[TrialNames], running: Iterable[
         missing = sorted({names.trial_id for names in saved} - set(running))
         raise DamagedError(
             f"Ray did not restore trials {', '.join(missing)} of {where}, and was about to start "
-            "afresh; nothing was changed. Its log says why: see 'Failed to restore the run state'"
+            "afresh; nothing was changed. Its log says why: see 'Failed to restore the run state'. "
+            "With tune.run, on_existing='resume' needs resume=True beside it"
         )

@@ -110,7 +110,7 @@ class Status:
         if self.is_running:
             return f"running, {self.driver}"
         if self.driver:
-            return f"its driver is gone, {self.driver}"
+            return f"its driver is gone, {self.driver}; a restore publishes what it had not"
         return "unknown whether it runs" if self.stored_count is None else "not running"
 
     def _lines(self) -> list[str]:
