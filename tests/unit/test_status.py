@@ -239,3 +239,14 @@ def test_what_rays_core_says_while_it_cannot_connect_is_not_shown(
         os.write(2, b"Failed to connect to GCS\n")
     os.write(2, b"shown\n")
     assert capfd.readouterr().err == "shown\n"
+
+
+def test_what_can_be_nowhere_is_refused_before_a_cluster_is_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def join(timeout_s: float) -> str:
+        raise AssertionError("a cluster is asked")
+
+    monkeypatch.setattr("tune_sync.monitor.command.join_cluster", join)
+    assert cli.main(["status", "gopher://somewhere/exp"]) == 1
+    assert "gopher" in capsys.readouterr().err

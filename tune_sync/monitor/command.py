@@ -6,9 +6,10 @@ import argparse
 import os
 import sys
 
-from tune_sync.errors import TuneSyncError
+from tune_sync.errors import ConfigError, TuneSyncError
 from tune_sync.monitor.joining import JOIN_TIMEOUT_S, join_cluster
-from tune_sync.monitor.look import status, stored_status
+from tune_sync.monitor.look import is_joined, status, stored_status
+from tune_sync.monitor.seen import Status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,16 +24,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print it. The status is 1 if nothing is known of that experiment."""
     stored = stored_status(arguments.experiment)
-    if stored is not None:  # a cluster may take long to answer, and may not be that of the run
+    if isinstance(stored, ConfigError):  # nowhere can that be
+        raise stored
+    is_told = isinstance(stored, Status)
+    if is_told:  # a cluster may take long to answer, and may not be that of the run
         print(stored, flush=True)  # noqa: T201
     why_alone = join_cluster(arguments.wait)
-    if not why_alone:
-        return _tell(arguments.experiment, is_told=stored is not None)
-    _complain(f"{why_alone}; this is what is at the destination, without what nodes have staged")
-    code = 0 if stored is not None else _tell(arguments.experiment)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # Ray may still try to connect, and its end would wait for that
+    if isinstance(stored, Exception) and not is_joined():  # not looked for again: it takes its time
+        _complain("; ".join(filter(None, (why_alone, str(stored)))))
+        code = 1
+    elif why_alone:
+        _complain(f"{why_alone}; this is what is stored, without what nodes have staged")
+        code = 0 if is_told else _tell(arguments.experiment)
+    else:
+        code = _tell(arguments.experiment, is_told=is_told)
+    if why_alone:  # Ray may still try to connect, and its end would wait for that
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def _tell(experiment: str, *, is_told: bool = False) -> int:

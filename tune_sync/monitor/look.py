@@ -66,16 +66,15 @@ def status(
     return replace(found, nodes=staging.nodes, failed=staging.failed)
 
 
-def stored_status(text: str) -> Status | None:
+def stored_status(text: str) -> Status | Exception | None:
     """What is stored at a path or URL, without a cluster.
 
     Returns:
-        None for a name, and where nothing can be told within `LOOK_TIMEOUT_S`.
+        Why that cannot be told within `LOOK_TIMEOUT_S`; None for a name.
     """
     if not _is_place(text):
         return None
-    found = _within(LOOK_TIMEOUT_S, lambda: _look(*_find(text, None, has_cluster=False)))
-    return found if isinstance(found, Status) else None
+    return _within(LOOK_TIMEOUT_S, lambda: _look(*_find(text, None, has_cluster=False)))
 
 
 def _within(timeout_s: float, look: Callable[[], Status]) -> Status | Exception:
@@ -109,10 +108,15 @@ def _named(holder: Holder, now_s: float) -> str:
 # The cluster
 
 
-def _ask_cluster() -> Answers | None:
-    """What agents say; None if this process is on no cluster. Loads no Ray by itself."""
+def is_joined() -> bool:
+    """Whether this process is on a cluster. Loads no Ray by itself."""
     ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
+    return ray is not None and ray.is_initialized()
+
+
+def _ask_cluster() -> Answers | None:
+    """What agents say; None if this process is on no cluster."""
+    if not is_joined():
         return None
     from tune_sync.agents.home_agent import HOME, NAMESPACE
     from tune_sync.agents.known_runs import ask_agents
@@ -176,5 +180,6 @@ def _find(text: str, options: Mapping[str, Any] | None, *, has_cluster: bool) ->
     why = "no run on this cluster has that name" if has_cluster else "this process is on no cluster"
     raise FileNotFoundError(
         f"no experiment {text!r} is known here: {why}, and there is no directory "
-        f"{' or '.join(candidates)}; give its path or URL, or call ray.init() on its cluster first"
+        f"{' or '.join(candidates)}; give its path or URL, or ask on its cluster (set "
+        "RAY_ADDRESS, or call ray.init())"
     )
