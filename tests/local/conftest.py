@@ -20,6 +20,6 @@ if importlib.util.find_spec("torch") is None:
 def local_ray() -> Iterator[None]:
     """One Ray for the tests of this directory."""
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
-    ray.init(num_cpus=CPU_COUNT, include_dashboard=False, object_store_memory=200_000_000)
+    ray.init("local", num_cpus=CPU_COUNT, include_dashboard=False, object_store_memory=200_000_000)
     yield
     ray.shutdown()

@@ -57,7 +57,8 @@ def trial(config):
     train_n(config)
     tune.report({"step": 2, "hides": hides})
 
-ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100_000_000, log_to_driver=False)
+ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=100_000_000,
+         log_to_driver=False)
 config = RunConfig(name="x", storage_path=sys.argv[1], verbose=0,
                    sync_config=SyncConfig(sync_artifacts=True))
 space = {"settings": {"steps": 2}}

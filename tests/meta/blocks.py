@@ -56,7 +56,7 @@ def main(page: Path) -> None:
     if "RAY_ADDRESS" in os.environ:
         ray.init()
     else:
-        ray.init(num_cpus=2, include_dashboard=False)
+        ray.init("local", num_cpus=2, include_dashboard=False)
     names: dict[str, object] = {"__name__": "__main__"}
     for block in blocks_of(page):
         if block.is_run:

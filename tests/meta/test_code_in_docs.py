@@ -33,7 +33,7 @@ def shared_ray() -> Iterator[str]:
     """The address of a Ray that runs what pages and examples start."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))  # for workers
-        ray.init(num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
+        ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
         yield str(ray.get_runtime_context().gcs_address)
         ray.shutdown()
 

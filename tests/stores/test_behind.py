@@ -42,7 +42,7 @@ def cluster(faults: Faults, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         for name, value in {**server.env, "AWS_ENDPOINT_URL": url}.items():
             patch.setenv(name, value)
         plain_s3().create_dir("bucket")
-        ray.init(num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
+        ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
         yield
         ray.shutdown()
 

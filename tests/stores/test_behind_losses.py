@@ -84,7 +84,7 @@ def answering(place: Place) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def address(place: Place) -> Iterator[str]:
     """A cluster that outlives its drivers."""
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=200_000_000)
+    ray.init("local", num_cpus=4, include_dashboard=False, object_store_memory=200_000_000)
     yield str(ray.get_runtime_context().gcs_address)
     ray.shutdown()
 

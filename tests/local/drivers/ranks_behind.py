@@ -41,7 +41,7 @@ def loop(config: dict[str, Any]) -> None:
 
 def main() -> None:
     upload_dir, staging_dir, *restore = sys.argv[1:]
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     trainer = DataParallelTrainer(
         loop,
         scaling_config=ray.train.ScalingConfig(
