@@ -101,6 +101,8 @@ def check_experiment(name: str) -> str:
             f"an experiment cannot be named {name[:80]!r}: give 1 to {MOST_NAME_BYTES} bytes of "
             f"UTF-8 without control characters (this has {size_bytes} bytes)"
         )
+    if INTERNAL_DIR in name.split("/"):
+        raise ConfigError(f"an experiment cannot be named {name!r}: that is our own directory")
     return check_key(name)
 
 

@@ -116,6 +116,18 @@ def test_a_device_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
         FastPath(**wrong)
 
 
+@pytest.mark.parametrize(
+    "unused",
+    [{"transport": "tcp", "rdma_device": "mlx5_0"}, {"transport": "object_store", "rdma_port": 1},
+     {"transport": "object_store", "ports": "7700-7799"}],
+)  # fmt: skip
+def test_what_the_transport_does_nothing_with_is_refused(unused: dict[str, Any]) -> None:
+    (name,) = set(unused) - {"transport"}
+    with pytest.raises(ConfigError, match=f"does nothing with {name}"):
+        FastPath(**unused)
+    assert FastPath(**{name: unused[name]}).given_for_replicas == [name]
+
+
 def test_ports_come_from_the_call_or_else_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert FastPath().port_range == ()
     monkeypatch.setenv("TUNE_SYNC_PORTS", "7700-7799")

@@ -157,7 +157,9 @@ def test_a_file_in_place_of_a_checkpoint_is_named() -> None:
         check_inside(path, classify(path))
 
 
-@pytest.mark.parametrize("name", ["", "x" * 300, "ä" * 128, "new\nline", "nul\0", "\udc80", "a/\t"])
+@pytest.mark.parametrize(
+    "name", ["", "x" * 300, "ä" * 128, "new\nline", "nul\0", "\udc80", "a/\t", ".tune_sync"]
+)
 def test_what_no_directory_can_be_called_is_no_name_of_an_experiment(name: str) -> None:
     with pytest.raises(ConfigError, match="an experiment cannot be named") as failure:
         check_experiment(name)

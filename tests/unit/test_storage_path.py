@@ -38,3 +38,8 @@ def test_a_directory_that_is_called_so_is_taken(
     monkeypatch.delenv("NO_SUCH", raising=False)
     (tmp_path / "$NO_SUCH").mkdir()
     assert resolved(f"{tmp_path}/$NO_SUCH") == f"{tmp_path}/$NO_SUCH"
+
+
+def test_a_scheme_in_capitals_is_told_as_it_has_to_be() -> None:
+    with pytest.raises(ConfigError, match="write it in lower case: s3://"):
+        SyncConfig(upload_dir="S3://bucket/path")

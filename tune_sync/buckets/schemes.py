@@ -29,7 +29,10 @@ def check_scheme(scheme: str) -> None:
             'upload_dir="s3://bucket/path" and storage_options={"endpoint_url": "'
             f'{scheme}://..."}}; {_known()}'
         )
-    if scheme not in {*_TESTED, *fsspec.available_protocols(), *fsspec.registry}:
+    known = {*_TESTED, *fsspec.available_protocols(), *fsspec.registry}
+    if scheme not in known and scheme.lower() in known:
+        raise ConfigError(f"{scheme}:// is unknown; write it in lower case: {scheme.lower()}://")
+    if scheme not in known:
         raise ConfigError(f"{scheme}:// is unknown, to fsspec as well; {_known()}")
 
 

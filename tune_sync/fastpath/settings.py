@@ -13,7 +13,7 @@ from tune_sync.fastpath import environment
 from tune_sync.fastpath.folder import SHARED_MEMORY
 from tune_sync.fastpath.sizing import SLOTS
 from tune_sync.fastpath.tls import Tls
-from tune_sync.fastpath.transport_names import AUTO, NAMES, OBJECT_STORE
+from tune_sync.fastpath.transport_names import AUTO, NAMES, OBJECT_STORE, TCP
 
 _TRANSPORTS = (AUTO, *NAMES)
 _PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
@@ -84,6 +84,7 @@ class FastPath:
         _check("max_checkpoints_in_memory", self.max_checkpoints_in_memory, "a whole number")
         _check_transport(self.transport, self.required)
         _check_rdma(self.rdma_device, self.rdma_port, self.rdma_gid_index)
+        _check_used(self)
         # The fields stay as they are given: those that are refuse a run without replicas.
         wanted, required = self.transport, self.required
         if wanted is None:
@@ -147,6 +148,18 @@ def _check_transport(transport: Any, required: Any) -> None:
         raise ConfigError(f"FastPath(transport={transport!r}): give one of {known}")
     if required is not None and not isinstance(required, bool):
         raise ConfigError(f"FastPath(required={required!r}): True or False is needed")
+
+
+def _check_used(settings: FastPath) -> None:
+    """Refuse what the transport that is named beside it does nothing with."""
+    given = settings.given_for_replicas
+    of_cards = [name for name in given if name.startswith("rdma_")]
+    unused = {TCP: of_cards, OBJECT_STORE: [n for n in given if n == "ports"] + of_cards}
+    if names := unused.get(settings.transport or "", []):
+        raise ConfigError(
+            f'FastPath(transport="{settings.transport}"): it does nothing with {", ".join(names)}; '
+            "leave that out, or choose another transport"
+        )
 
 
 def _port_range(given: Any) -> tuple[int, ...]:
