@@ -34,7 +34,7 @@ def trial(config: dict[str, float]) -> None:
 
 
 def main() -> None:
-    ray.init(num_cpus=4, include_dashboard=False)
+    ray.init("local", num_cpus=4, include_dashboard=False)
     tuner = tune.Tuner(
         trial,
         param_space={"rate": 0.8},
