@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tune_sync import layout
-from tune_sync.errors import ConfigError, DamagedError
+from tune_sync.errors import ConfigError, DamagedError, PathRefusedError
 from tune_sync.homes.digests import first_different
 from tune_sync.manifest import Manifest, manifest_of
 
@@ -67,12 +68,16 @@ def _compare(copy: Path, checkpoint: ray.tune.Checkpoint) -> None:
 
 def _manifest(checkpoint: ray.tune.Checkpoint) -> Manifest | None:
     """None of what is not, or not yet, where a run of tune_sync publishes."""
-    experiment, *key = checkpoint.path.rstrip("/").rsplit("/", 2)
-    if len(key) < 2 or not layout.is_checkpoint_name(key[1]):
+    path = checkpoint.path.rstrip("/")
+    if not layout.is_checkpoint_name(path.rpartition("/")[2]):
         return None
-    file = f"{experiment}/{layout.manifest_key('/'.join(key))}"
-    try:
-        with checkpoint.filesystem.open_input_stream(file) as stream:
-            return manifest_of("/".join(key), stream.read(), file)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    for names_count in (1, 2):  # without a trial, as of Ray Train, then in that of one
+        experiment, *names = path.rsplit("/", names_count)
+        key = "/".join(names)
+        file = f"{experiment}/{layout.manifest_key(key)}"
+        # A run in a bucket reads nothing that is not its own.
+        with suppress(FileNotFoundError, NotADirectoryError, PathRefusedError):
+            with checkpoint.filesystem.open_input_stream(file) as stream:
+                data = stream.read()
+            return manifest_of(key, data, file)
+    return None

@@ -107,12 +107,13 @@ def resolve_storage_path(path: str | os.PathLike[str] | None) -> str:
 
 def _expanded(text: str) -> str:
     found = os.path.expanduser(os.path.expandvars(text))
-    left = None if os.path.lexists(found) else _NOT_EXPANDED.search(found)
-    if left:
-        raise ConfigError(
-            f"storage_path={text!r}: there is no {left[0]} here, and results would go below a "
-            "directory of that name; set it where the driver runs, or write the path out"
-        )
+    for left in _NOT_EXPANDED.finditer(found):
+        named = found[: left.end()] + found[left.end() :].partition("/")[0]
+        if not os.path.lexists(named):  # else a directory is called so
+            raise ConfigError(
+                f"storage_path={text!r}: there is no {left[0]} here, and results would go below a "
+                "directory of that name; set it where the driver runs, or write the path out"
+            )
     return found
 
 

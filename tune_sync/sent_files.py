@@ -5,11 +5,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 
 from tune_sync import layout
 from tune_sync.behind.held_file import HeldFile
-from tune_sync.errors import HomeLostError, LeaseLostError, NotStoredError, SyncTimeoutError
+from tune_sync.errors import (
+    HomeLostError,
+    LeaseLostError,
+    NotStoredError,
+    SyncTimeoutError,
+    TuneSyncError,
+)
 from tune_sync.homes.home import Home, digest_of
 from tune_sync.homes.state_records import NotYetError, is_torn
 from tune_sync.layout import Kind
@@ -200,6 +207,8 @@ class SentFiles:
         try:
             self._commit(stream, key, durable, run, timeout_s)
         except Exception as error:
+            with suppress(TuneSyncError, OSError):
+                stream.drop()  # it was closed long ago: nobody else does
             self.failed(key, error)
 
     def _commit(

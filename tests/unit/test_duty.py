@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tune_sync.behind.duty import SILENT_S, Step, next_step
-from tune_sync.homes.lease import TIDYING, Holder
+from tune_sync.behind.duty import SILENT_S, Step, check_dead, next_step
+from tune_sync.errors import HomeLostError, LeaseHeldError
+from tune_sync.homes.lease import LEASE_TTL_S, TIDYING, Holder
 
 NOW_S = 1_000_000.0
 FAR = Holder("mine", "far", 12, "another machine", "345", NOW_S)
@@ -50,3 +51,19 @@ def test_the_lease_says_what_is_to_be_done(holder: Holder | None, step: Step) ->
         holder = Holder.here("mine", NOW_S)
     lease = holder.to_json().encode() if holder is not None else None
     assert next_step(lease, "mine", NOW_S) is step
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 1, 100, -1])
+def test_by_half_of_a_lease_no_run_is_taken_for_dead(kept_bytes: int) -> None:
+    whole = FAR.to_json().encode()
+    with pytest.raises(LeaseHeldError, match="in use by a live run"):
+        check_dead("/exp", whole, NOW_S)
+    with pytest.raises(HomeLostError, match="the lease of /exp is being replaced"):
+        check_dead("/exp", whole[:kept_bytes], NOW_S)
+
+
+@pytest.mark.parametrize(
+    "holder", [None, FAR.left, replace(FAR, heartbeat_s=NOW_S - LEASE_TTL_S), HERE.left]
+)
+def test_a_run_that_left_its_lease_or_is_silent_is_dead(holder: Holder | None) -> None:
+    check_dead("/exp", holder.to_json().encode() if holder is not None else None, NOW_S)

@@ -9,10 +9,18 @@ import pytest
 from ray import tune
 
 from tests.unit.staged import CHECKPOINT, placed
+from tests.unit.test_late_errors import Connected
 from tune_sync import fetch
 from tune_sync.errors import ConfigError, DamagedError
+from tune_sync.filesystem import SyncHandler
+from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.store import LocalStore
+from tune_sync.run_filesystem import RunFileSystem
+from tune_sync.spec import Options, Spec
+from tune_sync.testing.memory_bucket import MemoryBucket
+
+OF_TRAIN = CHECKPOINT.rpartition("/")[2]  # it has no trial
 
 
 @pytest.mark.parametrize("nothing", [None, "exp/trial/checkpoint_000000"])
@@ -32,11 +40,12 @@ def test_a_copy_may_have_any_name_that_a_directory_can_have(tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "n" * 255]
 
 
-@pytest.fixture
-def published(tmp_path: Path) -> Path:
+@pytest.fixture(params=[CHECKPOINT, OF_TRAIN])
+def published(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    key = request.param
     committer = Committer(LocalStore(tmp_path / "exp"))
-    committer.record(placed(committer, {"model": b"weights", "step": b"1"}))
-    return tmp_path / "exp" / CHECKPOINT
+    committer.record(placed(committer, {"model": b"weights", "step": b"1"}, key))
+    return tmp_path / "exp" / key
 
 
 def test_a_copy_of_what_is_as_it_was_stored_is_made(published: Path, tmp_path: Path) -> None:
@@ -56,3 +65,16 @@ def test_what_is_not_as_it_was_stored_is_named_and_no_copy_is_made(
     with pytest.raises(DamagedError, match=r"checkpoint_000000 is not as it was stored: model"):
         fetch(tune.Checkpoint.from_directory(published), tmp_path / "copy")
     assert [path.name for path in tmp_path.iterdir()] == ["exp"]
+
+
+@pytest.mark.parametrize(("key", "depth"), [(CHECKPOINT, 1), (OF_TRAIN, 0)])
+def test_what_a_bucket_has_is_copied_whether_or_not_it_is_of_a_trial(
+    tmp_path: Path, key: str, depth: int
+) -> None:
+    bucket = MemoryBucket()
+    bucket.put(f"{key}/model", b"weights")
+    spec = Spec("fetch", "bucket", "x", "", None, Options(checkpoint_depth=depth), "memory")
+    connected: Any = Connected(BucketHome(bucket))  # type: ignore[arg-type]
+    filesystem = RunFileSystem(SyncHandler(spec, connected))
+    found = fetch(tune.Checkpoint(f"bucket/x/{key}", filesystem), tmp_path / "copy")
+    assert (found / "model").read_bytes() == b"weights"

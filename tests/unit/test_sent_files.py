@@ -16,7 +16,7 @@ import pytest
 from tests.unit.staged import CHECKPOINT
 from tests.unit.test_node_sender import report
 from tune_sync.behind.held_file import HeldFile
-from tune_sync.errors import StoreError, StoreFullError, StoreUnreachableError
+from tune_sync.errors import NotStoredError, StoreError, StoreFullError, StoreUnreachableError
 from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.homes.home import LocalHome
 from tune_sync.homes.state_records import Corrections
@@ -140,6 +140,22 @@ def test_in_training_nobody_waits_for_manifests_and_state_comes_after_them() -> 
     assert taken.index(manifest_key(CHECKPOINT)) < taken.index(KEY)
     assert not files.unstored
     told.close(TIMEOUT_S)
+
+
+def test_nothing_stays_of_large_state_whose_manifests_cannot_be_put_before_it() -> None:
+    home, files = BucketHome(MemoryBucket()), SentFiles()
+
+    def drain(timeout_s: float) -> None:
+        raise NotStoredError("t/checkpoint_000000: the bucket takes no manifest")
+
+    run: Any = SimpleNamespace(home=home, publisher=SimpleNamespace(drain=drain), begun=True)
+    stream = FileStream(home, KEY, lambda s: files.commit(s, KEY, Kind.STATE, run, TIMEOUT_S))
+    stream.write(b"x" * (9 << 20))
+    assert home._incoming
+    stream.close()
+    files.flush(TIMEOUT_S)
+    assert "takes no manifest" in files.unstored[KEY]
+    assert not home._incoming
 
 
 @pytest.mark.parametrize("is_held", [False, True])

@@ -37,7 +37,10 @@ def test_a_directory_that_is_called_so_is_taken(
 ) -> None:
     monkeypatch.delenv("NO_SUCH", raising=False)
     (tmp_path / "$NO_SUCH").mkdir()
-    assert resolved(f"{tmp_path}/$NO_SUCH") == f"{tmp_path}/$NO_SUCH"
+    for path in (f"{tmp_path}/$NO_SUCH", f"{tmp_path}/$NO_SUCH/new"):
+        assert resolved(path) == path
+    with pytest.raises(ConfigError, match=r"there is no \$NO_OTHER"):
+        resolved(f"{tmp_path}/$NO_SUCH/$NO_OTHER/new")
 
 
 def test_a_scheme_in_capitals_is_told_as_it_has_to_be() -> None:

@@ -31,7 +31,7 @@ from tune_sync.agents.replica_service import GROUPS as REPLICA_GROUPS
 from tune_sync.agents.replica_service import ReplicaService
 from tune_sync.agents.shared_reads import GROUPS as READER_GROUPS
 from tune_sync.agents.shared_reads import ReadService
-from tune_sync.behind.duty import SILENT_S, Step, next_step
+from tune_sync.behind.duty import SILENT_S, Step, check_dead, next_step
 from tune_sync.behind.left_behind import (
     Claim,
     move_to_disk,
@@ -49,7 +49,6 @@ from tune_sync.buckets.environment import environment_options
 from tune_sync.errors import HomeLostError, PathRefusedError, StoreDeniedError
 from tune_sync.fastpath.folder import remove_empty, sweep
 from tune_sync.homes.home import Home
-from tune_sync.homes.lease import LEASE_TTL_S, holder_from_json, in_use
 from tune_sync.homes.store import free_bytes
 from tune_sync.sending.orders import News, Orders
 from tune_sync.spec import Connector, Spec
@@ -165,6 +164,7 @@ class NodeAgent(ReplicaService, ReadService):
 
         Raises:
             LeaseHeldError: It is not, and a live run has that name there. Nothing is changed.
+            HomeLostError: It is not, and whether a live run has it cannot be told just now.
         """
         if home and home != self._spec.home_node:
             self._check_is_dead()
@@ -295,15 +295,13 @@ class NodeAgent(ReplicaService, ReadService):
         return bool(home) and home not in alive_nodes()
 
     def _check_is_dead(self) -> None:
-        """Raise LeaseHeldError if there is a live run where this sends to."""
+        """Raise as `check_dead` for where this sends to."""
         if self._is_home_gone():
             return
-        lease, now_s = None, time.time()
+        lease = None
         with suppress(PathRefusedError):  # the experiment was moved away from there
             lease = self._lease()
-        holder = holder_from_json(lease or b"")
-        if holder is not None and not holder.is_surely_dead and holder.age_s(now_s) < LEASE_TTL_S:
-            raise in_use(self._spec.where, holder, holder.age_s(now_s), LEASE_TTL_S)
+        check_dead(self._spec.where, lease, time.time())
 
     def _taken_over(self) -> Step:
         """Another run, or a cleanup that died, has the lease; what is here may be of use again."""

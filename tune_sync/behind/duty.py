@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import enum
 
+from tune_sync.errors import HomeLostError
 from tune_sync.homes.bucket.lease import BUCKET_LEASE_TTL_S
-from tune_sync.homes.lease import LEASE_TTL_S, TIDYING, holder_from_json
+from tune_sync.homes.lease import LEASE_TTL_S, TIDYING, holder_from_json, in_use
 
 # Longer than any lease is believed in without a heartbeat, also where nodes' clocks differ.
 SILENT_S = max(LEASE_TTL_S, BUCKET_LEASE_TTL_S) + 30
@@ -50,3 +51,25 @@ def next_step(lease: bytes | None, owner: str, now_s: float) -> Step:
     if holder.owner != owner:
         return Step.LEAVE
     return Step.STAY if is_alive else Step.SEND_ALL
+
+
+def check_dead(where: str, lease: bytes | None, now_s: float) -> None:
+    """Whether no live run has a directory, for who restores a copy of it elsewhere.
+
+    Args:
+        where: The directory.
+        lease: What its file holds; None if there is none.
+        now_s: Seconds since the epoch.
+
+    Raises:
+        LeaseHeldError: A live run has it.
+        HomeLostError: The lease cannot be read just now; ask again.
+    """
+    holder = holder_from_json(lease or b"")
+    if holder is None:
+        if lease is not None:
+            raise HomeLostError(f"the lease of {where} is being replaced just now; ask again")
+        return
+    age_s = holder.age_s(now_s)
+    if not holder.is_surely_dead and age_s < LEASE_TTL_S:
+        raise in_use(where, holder, age_s, LEASE_TTL_S)

@@ -23,10 +23,10 @@ from tune_sync import layout
 from tune_sync.behind.confirm import confirm
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staged_send import send_attempt
-from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError, StoreDeniedError
+from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError
 from tune_sync.homes.home import Home
 from tune_sync.homes.replacing import replace_file
-from tune_sync.homes.store import LocalStore
+from tune_sync.homes.store import LocalStore, sync_with_all_above
 from tune_sync.manifest import Seal
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -83,9 +83,7 @@ def mark_as(root: Path, where: str, begun_by: str = "") -> Path:
     if not mark.exists():
         store, key = LocalStore(root), f"{layout.INTERNAL_DIR}/{MARK}"
         store.make_dir(layout.INTERNAL_DIR)
-        for above in (root.parents[1], root.parent, root):  # else a power cut takes all below
-            with suppress(StoreDeniedError):  # who may write there may not always read
-                LocalStore(above).sync("")
+        sync_with_all_above(root)
         body = {"format_version": 1, "experiment": where, "begun_by": begun_by}
         replace_file(
             store, key, json.dumps(body).encode(), fresh=f"{key}.{os.getpid()}"

@@ -19,14 +19,13 @@ from tune_sync.errors import (
     ExperimentExistsError,
     LeaseHeldError,
     PathRefusedError,
-    StoreDeniedError,
 )
 from tune_sync.homes.disk import make_directory
 from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.lease import Holder, Lease, in_use, live_holder
 from tune_sync.homes.recorded import Snapshot
 from tune_sync.homes.replacing import replace_file
-from tune_sync.homes.store import LocalStore, Store
+from tune_sync.homes.store import LocalStore, Store, sync_with_all_above
 from tune_sync.manifest import FORMAT_VERSION
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -183,10 +182,7 @@ class LocalSite:
         store.make_dir(layout.INTERNAL_DIR)
         file = self.root / layout.FORMAT_KEY
         if not file.is_file() or not file.stat().st_size:  # a power cut may leave it empty
-            # It may be new, and its storage path too: a power cut would take them with all in them.
-            for above in (*self.root.parents[1::-1], self.root):
-                with suppress(StoreDeniedError):  # who may write there may not always read
-                    LocalStore(above).sync("")
+            sync_with_all_above(self.root)
             self.put(layout.FORMAT_KEY, format_json())
             return
         check_format(file.read_bytes(), str(file), self.where)

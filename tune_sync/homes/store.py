@@ -14,7 +14,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -329,6 +329,21 @@ def is_linked_away(store: Store, key: str) -> bool:
     except PathRefusedError:  # a link above leads out of the root
         return True
     return True
+
+
+def sync_with_all_above(directory: Path) -> None:
+    """Make a directory durable whose parents may be new too, as far as its file system goes.
+
+    A power cut would take them, and all in them.
+
+    Raises:
+        StoreError, OSError: The disk fails.
+    """
+    device = directory.stat().st_dev
+    for above in (*reversed(directory.parents), directory):
+        if above.stat().st_dev == device:
+            with suppress(StoreDeniedError):  # who may write there may not always read
+                LocalStore(above).sync("")
 
 
 def _start_write_back(descriptor: int, offset_bytes: int, length_bytes: int) -> None:
