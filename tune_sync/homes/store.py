@@ -295,8 +295,8 @@ class LocalStore:
                 raise
             why = f"{reason}; what is stored is intact; mount it for writing,"
             if error.errno != errno.EROFS:
-                sizes = f"(need {need_bytes} bytes, free {free_bytes(self.root)} bytes)"
-                why = f"{reason} {sizes}; what is stored is intact; make room"
+                sizes = f"need {need_bytes} bytes, free {_free_text(self.root)}"
+                why = f"{reason} ({sizes}); what is stored is intact; make room"
             raise StoreFullError(
                 error.errno, f"cannot write {path}: {why} or choose another {self.setting}"
             ) from error
@@ -355,10 +355,19 @@ def _start_write_back(descriptor: int, offset_bytes: int, length_bytes: int) -> 
 
 def free_bytes(path: Path) -> int:
     """Bytes that a user may still write below `path`, or -1 if that cannot be told."""
+    found = _file_system(path)
+    return found.f_bavail * found.f_frsize if found else -1
+
+
+def _free_text(path: Path) -> str:
+    """What is free, for people. A disk with room for bytes may have none for one more file."""
+    found = _file_system(path)
+    inodes = f" and {found.f_favail} inodes" if found and found.f_files else ""
+    return f"{free_bytes(path)} bytes{inodes}"
+
+
+def _file_system(path: Path) -> os.statvfs_result | None:
     for candidate in (path, *path.parents):
-        try:
-            found = os.statvfs(candidate)
-        except OSError:
-            continue
-        return found.f_bavail * found.f_frsize
-    return -1
+        with suppress(OSError):
+            return os.statvfs(candidate)
+    return None
