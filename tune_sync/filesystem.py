@@ -111,6 +111,12 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         reported = () if self.run else self.uploads.reported()  # nobody below takes them
         return reopen_handler, (self.spec.to_plain(), self.connector, reported)
 
+    def going_on(self) -> SyncHandler:
+        """That of the run which trains in this directory and process now; itself if none does."""
+        with _HANDLERS_LOCK:
+            others = [(h, h.run) for h in _HANDLERS.values() if h.spec.where == self.spec.where]
+        return next((h for h, r in others if r and r.begun and not r.closed), self)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SyncHandler):
             return NotImplemented  # pyarrow asks the destination: lets `source` answer
@@ -118,8 +124,6 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def __hash__(self) -> int:
         return hash(self.spec.key)
-
-    # The run's life, for the adapter
 
     def barrier(self, copied: str = "", metrics: Mapping[str, Any] | None = None) -> None:
         """Seal what was written, and a checkpoint that is `copied`: durable when this returns."""
@@ -154,8 +158,6 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             return SharedSite(root) if self.spec.options.shared else LocalSite(root)
         options = self.connector.storage_options(self.spec)
         return BucketSite(BucketUrl(self.spec.scheme, self.experiment_root), options)
-
-    # pyarrow's interface
 
     def get_type_name(self) -> str:
         """Shown in Ray's messages."""

@@ -28,7 +28,9 @@ class RunFileSystem(pafs.PyFileSystem):  # type: ignore[misc]
         return True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RunFileSystem, (self.handler,)
+        # What Ray's search saved gives the filesystem of the run that it began in to trials which a
+        # restore makes anew. That run is over, so they get that of the run which goes on here.
+        return RunFileSystem, (self.handler.going_on(),)
 
 
 def _path_of(asking: Any, filesystem: RunFileSystem) -> str:
