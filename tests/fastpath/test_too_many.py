@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,30 @@ def test_a_connection_too_many_is_told_on_both_sides(
                 transport.connect(server.address)
     said = [r for r in caplog.messages if "too many connections" in r and server.address in r]
     assert len(said) == 1
+
+
+def test_a_connection_for_which_there_is_no_thread_ends_none_that_come_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Python says so where a container's control group has no more processes."""
+    start, failed = threading.Thread.start, list[threading.Thread]()
+
+    def may_fail(thread: threading.Thread) -> None:
+        if thread.name.startswith("tune_sync-peer") and not failed:
+            failed.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", may_fail)
+    transport = TcpTransport(TOKEN, limits=Limits(connect_timeout_s=5.0))
+    shelf = Shelf(CountingPool(tmp_path))
+    with transport.serve(shelf, "127.0.0.1") as server:
+        with pytest.raises(PeerLostError, match="too many connections"):
+            transport.connect(server.address)
+        transport.connect(server.address).close()
+    assert len(failed) == 1
+    (said,) = (r for r in caplog.messages if "too many connections" in r)
+    assert server.address in said and "can't start new thread; raise" in said
 
 
 def test_messages_that_wait_for_others_are_no_reason_to_change_settings(

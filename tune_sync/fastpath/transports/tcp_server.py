@@ -101,19 +101,27 @@ class TcpServer(Server):
         )
         with self._lock:
             if self._is_closed or len(self._threads) >= MOST_CONNECTIONS:
-                connection.close()
-                self._say_full()
-                return
-            self._threads[thread] = None
-        thread.start()
+                why = (
+                    f"more than {MOST_CONNECTIONS} are not taken, and a process that sends has up "
+                    f"to {1 + self._limits.stream_count}"
+                )
+            else:
+                try:
+                    thread.start()  # with the lock: who closes joins those that it finds
+                    self._threads[thread] = None
+                    return
+                except RuntimeError as error:  # no more threads: others end meanwhile
+                    why = (
+                        f"{error}; raise what this process may have (ulimit -u, pids.max of its "
+                        "container's control group)"
+                    )
+        connection.close()
+        self._say_full(why)
 
-    def _say_full(self) -> None:
+    def _say_full(self, why: str) -> None:
         if not self._is_closed and time.monotonic() - self._said_s >= SAY_S:
             self._said_s = time.monotonic()
-            logger.warning(
-                "too many connections to %s: more than %d are not taken, and a process that sends "
-                "has up to %d", self.address, MOST_CONNECTIONS, 1 + self._limits.stream_count,
-            )  # fmt: skip
+            logger.warning("too many connections to %s: %s", self.address, why)
 
     def _serve(self, connection: socket.socket) -> None:
         try:
