@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.restored_run import Experiment
-from tune_sync.errors import ConfigError, StoreFullError
-from tune_sync.homes.home import LocalHome
+from tune_sync import layout
+from tune_sync.errors import ConfigError, NotWholeError, StoreFullError, SyncTimeoutError
+from tune_sync.homes.home import LocalHome, digest_of
+from tune_sync.manifest import Seal
+from tune_sync.transfer.upload import Upload
 from tune_sync.transfer.uploads import CHECKPOINTS_KEPT, SENT_COUNT, TOLD_COUNT, Uploads
 
 RANK_COUNT = 8
@@ -205,3 +208,47 @@ def test_a_process_that_tries_twice_reports_the_second_time_only(tmp_path: Path)
         upload.add_small("a", data, "digest")
         uploads.seal()
     assert uploads.take(CHECKPOINT) == [upload.attempt]
+
+
+def lose(home: LocalHome, upload: Upload) -> None:
+    """A file of an attempt is gone before that is sealed."""
+    home.store.remove(upload.key("file"))
+
+
+@pytest.mark.parametrize("lost_count", [1, 2])
+def test_what_fails_as_it_is_sealed_keeps_no_other_checkpoint_from_it_and_each_error_is_raised(
+    tmp_path: Path, lost_count: int
+) -> None:
+    uploads, home = Uploads(), LocalHome(tmp_path)
+    names = [f"trial/checkpoint_{number:06d}" for number in range(3)]
+    for name in names:
+        with uploads.begin(home, name, 0).open("file") as stream:
+            stream.write(b"body")
+    for name in names:
+        upload = uploads.find(name)
+        assert upload is not None
+        upload.send_batch()
+        if name in names[:lost_count]:
+            lose(home, upload)
+    for name in names[:lost_count]:
+        with pytest.raises(NotWholeError, match=name):
+            uploads.seal()
+        assert home.store.info(layout.seal_key(names[2], upload.attempt)) is not None
+    uploads.seal()
+    assert [checkpoint for checkpoint, _, _ in uploads.reported()] == names[lost_count:]
+
+
+def test_a_home_that_does_not_answer_is_waited_for_once(tmp_path: Path) -> None:
+    class Silent(LocalHome):
+        asked_count = 0
+
+        def seal(self, checkpoint: str, seal: Seal) -> None:
+            self.asked_count += 1
+            raise SyncTimeoutError("no answer")
+
+    uploads, home = Uploads(), Silent(tmp_path)
+    for name in ("trial/checkpoint_000000", "trial/checkpoint_000001"):
+        uploads.begin(home, name, 0).add_small("file", b"body", digest_of(b"body"))
+    with pytest.raises(SyncTimeoutError):
+        uploads.seal()
+    assert home.asked_count == 1

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import Any
 
 from tune_sync import layout
-from tune_sync.errors import ConfigError
+from tune_sync.errors import ConfigError, HomeLostError, SyncTimeoutError
 from tune_sync.homes.home import Home
 from tune_sync.report import Report
 from tune_sync.transfer.upload import Upload
@@ -101,15 +101,35 @@ class Uploads:
             upload.copied(ranks_count, metrics)
 
     def seal(self) -> None:
-        """Seal what this process wrote: durable at home when this returns."""
+        """Seal what this process wrote: durable at home when this returns.
+
+        What fails keeps none of the others from it, unless the home does not answer.
+
+        Raises:
+            StoreError, OSError, …: The first that went wrong. The next call raises the second.
+        """
         with self._lists:
             uploads = list(self._uploads.items())
+        first: Exception | None = None
         for checkpoint, upload in uploads:
-            is_first = upload.sealed_bytes is None
-            if upload.seal():
-                self.heard_of(((checkpoint, upload.reported_as, upload.rank),))
-                if is_first:
-                    self._tell_sealed(upload)
+            try:
+                self._seal(checkpoint, upload)
+            except Exception as error:
+                if first is None:
+                    first = error
+                else:
+                    upload.tell_later(error)
+                if isinstance(error, HomeLostError | SyncTimeoutError):
+                    break  # nobody waits once more for no answer
+        if first is not None:
+            raise first
+
+    def _seal(self, checkpoint: str, upload: Upload) -> None:
+        is_first = upload.sealed_bytes is None
+        if upload.seal():
+            self.heard_of(((checkpoint, upload.reported_as, upload.rank),))
+            if is_first:
+                self._tell_sealed(upload)
 
     def _tell_sealed(self, upload: Upload) -> None:
         blocked_s = time.monotonic() - upload.began_s
