@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tune_sync.behind.replica_intake import SLOTS_COUNT, EqualSlots
 from tune_sync.errors import PeerLostError
 from tune_sync.fastpath.transports import Limits, Shelf, TcpTransport, tcp_server
+from tune_sync.fastpath.transports.tcp import listen
+from tune_sync.fastpath.transports.tcp_server import TcpServer
 from tune_sync.testing.transport_contract import TOKEN
 from tune_sync.testing.transport_pair import CountingPool
 
@@ -26,6 +31,31 @@ def test_a_connection_too_many_is_told_on_both_sides(
                 transport.connect(server.address)
     said = [r for r in caplog.messages if "too many connections" in r and server.address in r]
     assert len(said) == 1
+
+
+class Scarce(socket.socket):
+    """A listener of a process that has no descriptor left, for a while."""
+
+    refused_count = 0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.refused_count < 5:
+            self.refused_count += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+def test_a_process_without_a_descriptor_for_a_connection_says_so_once_and_takes_it_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else its log takes ten tracebacks a second for as long as that lasts."""
+    transport, shelf = TcpTransport(TOKEN), Shelf(CountingPool(tmp_path))
+    listener = Scarce(fileno=listen("127.0.0.1", 0).detach())
+    with TcpServer(shelf, listener, TOKEN, None, Limits()) as server:
+        transport.connect(server.address).close()
+    assert listener.refused_count == 5
+    (said,) = caplog.messages
+    assert server.address in said and "Too many open files; raise" in said and "ulimit -n" in said
 
 
 def test_a_connection_for_which_there_is_no_thread_ends_none_that_come_after_it(

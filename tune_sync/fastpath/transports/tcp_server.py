@@ -7,6 +7,7 @@ connection ends, however it ends. Its data connections end with it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import secrets
 import socket
@@ -31,6 +32,8 @@ MOST_CONNECTIONS = 512
 CLOSE_WAIT_S = 5.0
 # How often it says that there are more.
 SAY_S = 60.0
+# Without a descriptor for one: others end meanwhile.
+_PAUSE_S = 0.1
 
 
 @dataclass(slots=True)
@@ -87,11 +90,14 @@ class TcpServer(Server):
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
+            except OSError as error:
                 if self._is_closed:
                     return
-                logger.exception("a connection could not be accepted")
-                threading.Event().wait(0.1)  # out of descriptors: others end meanwhile
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self._say_full(f"{error}; raise what this process may have (ulimit -n)")
+                else:
+                    logger.debug("a connection ended before it was taken: %s", error)
+                time.sleep(_PAUSE_S)
                 continue
             self._start(connection)
 
