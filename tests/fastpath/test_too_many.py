@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
+import resource
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +59,28 @@ def test_a_process_without_a_descriptor_for_a_connection_says_so_once_and_takes_
     assert listener.refused_count == 5
     (said,) = caplog.messages
     assert server.address in said and "Too many open files; raise" in said and "ulimit -n" in said
+
+
+def test_who_has_no_descriptor_for_a_connection_does_not_blame_the_other_host(
+    tmp_path: Path,
+) -> None:
+    transport, shelf = TcpTransport(TOKEN), Shelf(CountingPool(tmp_path))
+    with transport.serve(shelf, "127.0.0.1") as server:
+        limits, taken = resource.getrlimit(resource.RLIMIT_NOFILE), list[int]()
+        taken.append(os.dup(0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 8, limits[1]))
+        try:
+            with suppress(OSError):
+                while True:
+                    taken.append(os.dup(0))
+            with pytest.raises(PeerLostError, match=r"Too many open files.*ulimit -n") as caught:
+                transport.connect(server.address)
+        finally:
+            for descriptor in taken:
+                os.close(descriptor)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert "is that host up" not in str(caught.value)
+        transport.connect(server.address).close()
 
 
 def test_a_connection_for_which_there_is_no_thread_ends_none_that_come_after_it(
