@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import resource
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tune_sync.commands.doctor import tell
 from tune_sync.errors import ConfigError, TransportMissingError
 from tune_sync.fastpath.transports import RdmaTransport, choose
+from tune_sync.fastpath.verbs import checks
 from tune_sync.fastpath.verbs.checks import Wish, checked_wish, find_place, missing
 from tune_sync.fastpath.verbs.places import counters, ports
 
@@ -131,6 +133,41 @@ def test_the_doctor_says_what_to_do(kernel: Kernel, capsys: pytest.CaptureFixtur
     assert lines[2] == "MISSING link: mlx5_0 port 1 is 1: DOWN"
     assert lines[3].startswith("        to do: plug the cable in")
     assert lines[-1] == "RDMA cannot be used here"
+
+
+def test_the_doctor_goes_on_with_all_that_does_not_need_what_is_missing(
+    kernel: Kernel, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for a card learns what else to get; the first that fails is what others name."""
+    monkeypatch.setattr(checks, "may_lock_all", lambda: False)
+    limits = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, limits[1]))
+    try:
+        assert not tell(Wish(), kernel.sys, kernel.dev)
+    finally:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, limits)
+    lines = [ln for ln in capsys.readouterr().out.splitlines() if not ln.startswith("   ")]
+    assert [line[:7].strip() + line[7:].partition(":")[0] for line in lines[:-1]] == [
+        "MISSING device", "- permission", "- link", "- address", "ok extra", "- provider",
+        "MISSING lockable memory", "- write to itself",
+    ]  # fmt: skip
+    assert lines[1] == "-       permission: not looked at, as it needs: device"
+    assert kernel.missing(Wish()).startswith("device: ")
+
+
+def test_the_library_is_looked_at_though_the_link_is_down(kernel: Kernel) -> None:
+    kernel.add("mlx5_0", [(IPV4, V2)], state="1: DOWN")
+    kernel.add("mlx5_1", [(IPV4, V2)], state="1: DOWN")
+    found = {c.name: c for c in checks.checks(Wish(device="mlx5_1"), kernel.sys, kernel.dev)}
+    assert not found["provider"].needs
+    assert checks.likely_device(ports(kernel.sys, kernel.dev), Wish(device="mlx5_1")) == "mlx5_1"
+
+
+def test_nothing_is_done_after_what_failed_by_who_only_wants_to_know_whether(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "lockable", lambda wish: pytest.fail("it was looked at"))
+    assert kernel.missing(Wish()).startswith("device: ")
 
 
 def test_a_wish_that_cannot_be_is_refused() -> None:

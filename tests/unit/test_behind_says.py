@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -106,6 +107,24 @@ def test_lines_are_no_closer_than_asked_for(
     behind.accept(FIRST, False, ["a@n1"], None)
     until(lambda: len(lines()) >= 3)
     assert time.monotonic() - start_s > 2 * EVERY_S
+
+
+def test_what_cannot_be_written_is_said_at_once_and_not_with_each_of_many_tries(
+    behind: Behind, lines: Callable[[], list[str]]
+) -> None:
+    """A full disk stays full for hours, and each half second it is tried again."""
+    tries = [1]
+
+    def write() -> None:
+        tries.append(1)
+        if len(tries) < 5:
+            raise OSError(errno.ENOSPC, f"{len(tries)} bytes are free")
+
+    behind.offer("experiment_state-1.json", write, is_state=True, names=True)
+    behind.flush(TIMEOUT_S)
+    assert len(tries) == 5
+    (said,) = (line for line in lines() if "cannot write to the destination now" in line)
+    assert "2 bytes are free" in said
 
 
 def test_what_is_lost_is_said_and_told_once(

@@ -48,9 +48,17 @@ def test_what_is_no_root_is_refused(text: str) -> None:
         parse_bucket_url(text)
 
 
-def test_a_secret_in_a_url_is_not_repeated() -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_bucket_url("s3://key:hidden@b/x")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://key:hidden@b/x", "root://user:hidden@host", "s://key:hidden@b",
+        "abfs://box@acc.dfs.core.windows.net/a?sv=1&sig=hidden",
+    ],
+)  # fmt: skip
+def test_a_secret_in_a_url_is_not_repeated(text: str) -> None:
+    """Whatever else is wrong with it."""
+    with pytest.raises(ConfigError, match="secrets do not belong into the URL") as caught:
+        parse_bucket_url(text)
     assert "hidden" not in str(caught.value)
 
 

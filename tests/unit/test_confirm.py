@@ -28,7 +28,7 @@ def test_what_cannot_be_read_just_now_is_read_again_and_sent(
 ) -> None:  # fmt: skip
     failed: list[Path] = []
 
-    def fail_twice(file: Path) -> str:
+    def fail_twice(file: Path, *_: object) -> str:
         if len(failed) < 2:
             failed.append(file)
             raise OSError(errno.EMFILE, "Too many open files")

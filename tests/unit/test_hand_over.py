@@ -147,7 +147,7 @@ def test_what_changes_while_it_is_read_is_given_up(
 ) -> None:
     upload = report(local, filled(local))
 
-    def read_and_change(file: Path) -> str:
+    def read_and_change(file: Path, *_: object) -> str:
         file.write_bytes(b"late")
         return "0" * 32
 

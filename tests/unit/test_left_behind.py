@@ -37,9 +37,11 @@ from tune_sync.behind.staged_send import DamagedOnWayError
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.behind.staging_roots import staging_root, staging_roots
 from tune_sync.errors import StoreDeniedError, StoreUnreachableError
+from tune_sync.homes.digests import READ_BYTES
 from tune_sync.homes.home import LocalHome
 from tune_sync.homes.saved_state import TrialNames
 from tune_sync.spec import Options, Spec
+from tune_sync.transfer.upload import Upload
 
 OWNER, NODE, WHERE = "0" * 32, "node1", "s3://bucket/results/exp"
 
@@ -105,6 +107,26 @@ def test_what_was_reported_is_sent_and_published_and_nothing_stays(
     assert not root.parent.exists()
     assert recovered(home) == {FIRST: FIRST.encode(), SECOND: SECOND.encode()}
     assert find(staging) == []
+
+
+def test_whoever_waits_for_what_is_sent_hears_as_it_is_read_and_as_it_goes(
+    staging: Path, root: Path, home: Shaky
+) -> None:
+    """Reading a large one, which nobody has read before, takes minutes."""
+    local = StagingHome(LocalHome(root.parents[2] / "away"), root, NoAgent(), NODE)
+    given, size_count = local.make_directory(), 5
+    assert given is not None
+    (given / "large").write_bytes(bytes(size_count * READ_BYTES))
+    upload = Upload(local, FIRST, 0)
+    upload.add_file("large", given / "large", is_given=True)
+    upload.copied(1)
+    assert upload.seal()
+    Claim(root, WHERE)
+    (left,), moved = find(staging), list[None]()
+    with left.taken():
+        assert send_left(left, home, lambda c: True, lambda: moved.append(None)) == [FIRST]
+    of_checkpoint, of_file, of_chunk = 1, 1, 1
+    assert len(moved) == of_checkpoint + size_count + of_file + of_chunk
 
 
 def test_what_arrives_damaged_is_sent_again_and_stays_if_that_is_of_no_use(

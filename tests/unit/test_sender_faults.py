@@ -16,6 +16,7 @@ from tune_sync import layout
 from tune_sync.behind.left_behind import LeftBehind, remove_sent, send_left
 from tune_sync.behind.node_sender import NodeSender
 from tune_sync.behind.settling import Settling
+from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.errors import StoreUnreachableError
 from tune_sync.homes.store import LocalStore
 from tune_sync.sending.orders import Orders
@@ -197,3 +198,50 @@ def test_in_an_outage_each_report_is_tried_before_it_counts_as_failed(tmp_path: 
         assert home.was_asked.is_set()
     finally:
         sender.end()
+
+
+def test_a_disk_that_hangs_as_something_is_taken_in_holds_up_nobody_who_asks(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, is_hanging, goes_on = make(), threading.Event(), threading.Event()
+    is_sealed = StagedCopies.is_sealed
+
+    def hang(copies: StagedCopies, checkpoint: str, attempt: str) -> bool:
+        is_hanging.set()
+        assert goes_on.wait(TIMEOUT_S)
+        return is_sealed(copies, checkpoint, attempt)
+
+    monkeypatch.setattr(StagedCopies, "is_sealed", hang)
+    reporting = threading.Thread(
+        target=lambda: report(staging(tmp_path, home, sender), FIRST), daemon=True
+    )
+    reporting.start()
+    try:
+        assert is_hanging.wait(TIMEOUT_S)
+        told = threading.Event()
+        threading.Thread(target=lambda: (sender.status(), told.set()), daemon=True).start()
+        assert told.wait(2.0)
+    finally:
+        goes_on.set()
+        reporting.join(TIMEOUT_S)
+    until(sender, lambda n: len(n.stored) == 1)
+
+
+def test_what_is_removed_as_it_is_taken_in_is_not_taken_in(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there when it was looked for, and is not when it is to be added."""
+    sender, is_sealed, looks = make(only_expected=True), StagedCopies.is_sealed, []
+
+    def remove_after(copies: StagedCopies, checkpoint: str, attempt: str) -> bool:
+        found = is_sealed(copies, checkpoint, attempt)
+        looks.append(found)
+        if len(looks) == 1:
+            assert sender.forget(checkpoint, attempt)
+        return found
+
+    monkeypatch.setattr(StagedCopies, "is_sealed", remove_after)
+    report(staging(tmp_path, home, sender), FIRST)
+    sender.scan()
+    assert looks == [True, False]
+    assert sender.status().left_count == 0 and sender.is_idle

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import pyarrow.fs as pafs
 import pytest
 
 from tests.unit.restored_run import Experiment
-from tune_sync.errors import ConfigError, StoreFullError
-from tune_sync.homes.home import LocalHome
+from tune_sync import layout
+from tune_sync.errors import ConfigError, NotWholeError, StoreFullError, SyncTimeoutError
+from tune_sync.homes.home import LocalHome, digest_of
+from tune_sync.manifest import Seal
+from tune_sync.transfer.upload import SMALL_BYTES, Upload
 from tune_sync.transfer.uploads import CHECKPOINTS_KEPT, SENT_COUNT, TOLD_COUNT, Uploads
 
 RANK_COUNT = 8
@@ -205,3 +211,119 @@ def test_a_process_that_tries_twice_reports_the_second_time_only(tmp_path: Path)
         upload.add_small("a", data, "digest")
         uploads.seal()
     assert uploads.take(CHECKPOINT) == [upload.attempt]
+
+
+def begin_beside(uploads: Uploads, home: LocalHome, checkpoint: str) -> None:
+    """A thread of its own writes a file of a checkpoint."""
+
+    def write() -> None:
+        uploads.begin(home, checkpoint, 0).add_small("file", b"body", digest_of(b"body"))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join()
+
+
+def lose(home: LocalHome, upload: Upload) -> None:
+    """A file of an attempt is gone before that is sealed."""
+    home.store.remove(upload.key("file"))
+
+
+@pytest.mark.parametrize("lost_count", [1, 2])
+def test_what_fails_as_it_is_sealed_keeps_no_other_checkpoint_from_it_and_each_error_is_raised(
+    tmp_path: Path, lost_count: int
+) -> None:
+    uploads, home = Uploads(), LocalHome(tmp_path)
+    names = [f"trial/checkpoint_{number:06d}" for number in range(3)]
+    for name in names:
+        begin_beside(uploads, home, name)
+    for name in names:
+        upload = uploads.find(name)
+        assert upload is not None
+        upload.send_batch()
+        if name in names[:lost_count]:
+            lose(home, upload)
+    for name in names[:lost_count]:
+        with pytest.raises(NotWholeError, match=name):
+            uploads.seal()
+        assert home.store.info(layout.seal_key(names[2], upload.attempt)) is not None
+    uploads.seal()
+    assert [checkpoint for checkpoint, _, _ in uploads.reported()] == names[lost_count:]
+
+
+def test_a_home_that_does_not_answer_is_waited_for_once(tmp_path: Path) -> None:
+    class Silent(LocalHome):
+        asked_count = 0
+
+        def seal(self, checkpoint: str, seal: Seal) -> None:
+            self.asked_count += 1
+            raise SyncTimeoutError("no answer")
+
+    uploads, home = Uploads(), Silent(tmp_path)
+    for name in ("trial/checkpoint_000000", "trial/checkpoint_000001"):
+        begin_beside(uploads, home, name)
+    with pytest.raises(SyncTimeoutError):
+        uploads.seal()
+    assert home.asked_count == 1
+
+
+def copy(filesystem: Any, source: Path, target: str) -> None:
+    """As Ray does."""
+    filesystem.create_dir(target)
+    pafs.copy_files(
+        str(source), target, source_filesystem=pafs.LocalFileSystem(),
+        destination_filesystem=filesystem,
+    )  # fmt: skip
+
+
+def fail_reading(filesystem: Any, source: Path, target: str) -> None:
+    """A disk does not read one of the files."""
+    (source / "broken").symlink_to("/proc/self/mem")
+    try:
+        with pytest.raises(OSError, match="Input/output"):
+            copy(filesystem, source, target)
+    finally:
+        (source / "broken").unlink()
+
+
+def fail_opening(filesystem: Any, source: Path, target: str) -> None:
+    """One was there when all were listed, and has gone when it is its turn."""
+    copy(filesystem, source, target)  # what was before it
+
+
+@pytest.mark.parametrize("fail", [fail_reading, fail_opening])
+def test_what_a_report_left_half_way_goes_with_the_next_one_of_its_trial(
+    tmp_path: Path, fail: Callable[[Any, Path, str], None]
+) -> None:
+    """A training function that goes on after such an error would fill the disk at home."""
+    filesystem, source = Experiment(tmp_path).filesystem, tmp_path / "source"
+    handler, names = filesystem.handler, [f"checkpoint_{number:06d}" for number in range(4)]
+    trial = Path(handler.experiment_root, "trial")
+    source.mkdir()
+    (source / "file").write_bytes(bytes(2 * SMALL_BYTES))  # of its own: it is at home at once
+    try:
+        other = handler.uploads.begin(handler.run.home, "other/checkpoint_000000", 0)
+        for name in names[:-1]:
+            fail(filesystem, source, f"{trial}/{name}")
+        copy(filesystem, source, f"{trial}/{names[-1]}")
+        handler.barrier(f"{trial}/{names[-1]}")
+        staged = Path(handler.experiment_root, layout.STAGING_DIR, "trial").glob("*/*/data/*")
+        assert [file.parts[-4] for file in staged] == [names[-1]]
+        assert handler.uploads.find("other/checkpoint_000000") is other
+        assert handler.publish(f"{trial}/{names[-1]}") == ()
+    finally:
+        handler.run.close()
+
+
+def test_what_was_reported_and_is_not_placed_yet_does_not_go_with_the_next_report(
+    tmp_path: Path,
+) -> None:
+    uploads, home = Uploads(), LocalHome(tmp_path)
+    names = [f"trial/checkpoint_{number:06d}" for number in range(3)]
+    for name in names:
+        uploads.begin(home, name, 0).add_small("file", b"body", digest_of(b"body"))
+        uploads.copied(name, 1)
+        if name != names[1]:
+            uploads.seal()
+    for name in names:
+        assert home.committer.place(name, attempts=uploads.take(name)).manifest.files

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_sync import layout
-from tune_sync.agents.home_agent import NAMESPACE
+from tune_sync.agents.home_agent import NAMESPACE, START_TIMEOUT_S
 from tune_sync.agents.names import names_of_run
 from tune_sync.behind.left_behind import LeftBehind, find, send_left
 from tune_sync.behind.staging_roots import staging_roots
@@ -21,7 +22,9 @@ from tune_sync.spec import Connector, Spec
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
-SAY_S = 5.0
+LOOK_S, SAY_S = 0.5, 5.0
+# What a call on a node may take beyond `sync_timeout`, and say itself what is wrong.
+LATE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ def send_left_behind(spec: Spec, connector: Connector, wanted: Wanted) -> list[s
     What the agents of an earlier run have is theirs: see `node_agents.finish_earlier`.
 
     Args:
-        spec: Of the restored run, which has the lease.
+        spec: Of the restored run, which has the lease. A node where nothing moves for its
+            `timeout_s` is not waited for.
         connector: How to reach the destination.
         wanted: Says what is sent.
     """
@@ -60,23 +64,86 @@ def send_left_behind(spec: Spec, connector: Connector, wanted: Wanted) -> list[s
     names = [str(found["name"]) for found in ray.util.list_named_actors(all_namespaces=True)
              if found["namespace"] == NAMESPACE]  # fmt: skip
     plain = replace(spec, options=spec.options.without_staging()).to_plain()
-    running = {
-        ray.remote(num_cpus=0, max_retries=0)(send_here)
-        .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
-        .remote(plain, connector, wanted, names): node
-        for node in (str(found["NodeID"]) for found in ray.nodes() if found["Alive"])
-    }
-    sent: list[str] = []
+    nodes = [str(found["NodeID"]) for found in ray.nodes() if found["Alive"]]
+    running = [_Asked(node, (plain, connector, wanted, names)) for node in nodes]
+    sent, said_s = list[str](), time.monotonic()
     while running:
-        done, _ = ray.wait(list(running), timeout=SAY_S)
-        if not done:
+        done, _ = ray.wait([asked.sent for asked in running], timeout=LOOK_S)
+        for asked in running:
+            if asked.sent in done:
+                sent += _heard(asked.node, asked.sent)
+        running = [a for a in running if a.sent not in done and a.gets_on(spec.options.timeout_s)]
+        if running and time.monotonic() - said_s > SAY_S:
+            said_s = time.monotonic()
             logger.info(
                 "%s: waiting for what an earlier run may have left on %d nodes",
                 spec.where, len(running),
             )  # fmt: skip
-        for ref in done:
-            sent += _heard(running.pop(ref), ref)
     return sent
+
+
+class LeftSender:
+    """`send_here`, by an actor: one whose disk hangs can be ended, and then does nothing late."""
+
+    def __init__(self) -> None:
+        self._moved_count = 0
+
+    def send(
+        self, plain: Mapping[str, Any], connector: Connector, wanted: Wanted, names: list[str]
+    ) -> tuple[list[str], str]:
+        """See `send_here`."""
+        return send_here(plain, connector, wanted, names, self._moved)
+
+    def moved_count(self) -> int:
+        """How far it is: what does not change, does not get on."""
+        return self._moved_count
+
+    def _moved(self) -> None:
+        self._moved_count += 1
+
+
+class _Asked:
+    """A node that is asked for what it has.
+
+    Attributes:
+        node: Its id.
+        sent: Ray's reference to what it has sent.
+    """
+
+    def __init__(self, node: str, asked: tuple[Any, ...]) -> None:
+        # Two threads: one sends, and one tells how far that is.
+        options = {"num_cpus": 0, "max_concurrency": 2}
+        where = NodeAffinitySchedulingStrategy(node, soft=False)
+        actor = ray.remote(LeftSender).options(**options, scheduling_strategy=where)
+        self.node, self._actor = node, actor.remote()
+        self.sent = self._actor.send.remote(*asked)
+        self._moved_s, self._moved_count, self._told = time.monotonic(), -1, None
+
+    def gets_on(self, timeout_s: float) -> bool:
+        """Whether to wait for it any longer. If not, it has ended."""
+        now_s = time.monotonic()
+        self._told = self._told or self._actor.moved_count.remote()
+        if ray.wait([self._told], timeout=0)[0]:
+            told, self._told = self._told, None
+            try:
+                moved_count = ray.get(told)
+            except RayError:  # what it has sent says so, too
+                return True
+            if moved_count != self._moved_count:
+                self._moved_s, self._moved_count = now_s, moved_count
+        has_begun = self._moved_count >= 0
+        # A new process takes its time on a busy node; what waits for the destination says so first.
+        patience_s = LATE_S + (timeout_s if has_begun else max(timeout_s, START_TIMEOUT_S))
+        if now_s - self._moved_s <= patience_s:
+            return True
+        ray.kill(self._actor)
+        why = "nothing has moved there" if has_begun else "it has not begun to look for it"
+        logger.warning(
+            "node %s may keep what an earlier run has left there: %s for %.0f s (sync_timeout); "
+            "look at its disk, and at what it sends to, then restore the experiment again",
+            self.node, why, patience_s,
+        )  # fmt: skip
+        return False
 
 
 def _heard(node: str, ref: Any) -> list[str]:
@@ -93,9 +160,13 @@ def _heard(node: str, ref: Any) -> list[str]:
 
 
 def send_here(
-    plain: Mapping[str, Any], connector: Connector, wanted: Wanted, names: Collection[str]
-) -> tuple[list[str], str]:
-    """What this node sends; returns the checkpoints, and why not all were sent."""
+    plain: Mapping[str, Any], connector: Connector, wanted: Wanted, names: Collection[str],
+    moved: Callable[[], None] = lambda: None,
+) -> tuple[list[str], str]:  # fmt: skip
+    """What this node sends; returns the checkpoints, and why not all were sent.
+
+    `moved` is called again and again as long as this gets on.
+    """
     spec, sent = Spec.from_plain(plain), []
     for left in (left for root in staging_roots(spec.options) for left in find(root)):
         if left.where != spec.where or left.owner == spec.owner or _agent_of(left) in names:
@@ -106,7 +177,7 @@ def send_here(
         try:
             with left.taken() as is_free:
                 if is_free:
-                    sent += send_left(left, connector.home(spec), wanted)
+                    sent += send_left(left, connector.home(spec), wanted, moved)
         except Exception as error:  # the destination does not answer, or this disk is broken
             return sent, f"{left.root}: {error}"
     return sent, ""

@@ -316,7 +316,7 @@ class Behind:
         except LeaseLostError as error:
             logger.debug("%s", error)  # whoever checks the lease tells
         except Exception as error:  # the next turn tries again
-            logger.warning("cannot write to the destination now, goes on trying: %s", error)
+            self._telling.failed(error)
         finally:
             with self._tables:
                 self._is_writing = False

@@ -6,6 +6,7 @@ and not the node.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from tune_sync import layout
@@ -16,10 +17,13 @@ from tune_sync.homes.digests import digest_of_file
 from tune_sync.manifest import Seal
 
 
-def confirm(copies: StagedCopies, checkpoint: str, seal: Seal) -> Seal:
+def confirm(
+    copies: StagedCopies, checkpoint: str, seal: Seal, moved: Callable[[], object] = lambda: None
+) -> Seal:
     """Return the seal of what an attempt holds, with all digests; it is durable then.
 
-    What is confirmed stays as it is. May be called again after an error.
+    What is confirmed stays as it is. May be called again after an error. `moved` is called as files
+    are read.
 
     Raises:
         DamagedError: A file was changed after it was handed over. It is no checkpoint any more.
@@ -28,7 +32,7 @@ def confirm(copies: StagedCopies, checkpoint: str, seal: Seal) -> Seal:
     if seal.is_confirmed:
         return seal
     data = copies.store.path(layout.staged_key(checkpoint, seal.attempt))
-    confirmed = seal.confirmed(lambda path: digest_of_file(data / path))
+    confirmed = seal.confirmed(lambda path: digest_of_file(data / path, moved))
     _check(copies, checkpoint, seal)  # what was read is what was handed over
     with copies.held(checkpoint, seal.attempt) as is_there:  # what was removed is not made again
         if is_there and _is_newest(copies, checkpoint, seal):

@@ -284,7 +284,10 @@ def _copy(source: StagedCopies, target: StagedCopies, checkpoint: str, attempt: 
         target.store.remove_tree(on_way)
 
 
-def send_left(left: LeftBehind, home: Home, is_wanted: Callable[[str], bool | None]) -> list[str]:
+def send_left(
+    left: LeftBehind, home: Home, is_wanted: Callable[[str], bool | None],
+    moved: Callable[[], None] = lambda: None,
+) -> list[str]:  # fmt: skip
     """Send what was reported and is still wanted, and remove the rest; returns what was sent.
 
     Call it with the directory `taken`. What was sent is sealed at the destination, not published.
@@ -293,6 +296,7 @@ def send_left(left: LeftBehind, home: Home, is_wanted: Callable[[str], bool | No
         left: The directory.
         home: The destination.
         is_wanted: Of a checkpoint's key; None if it is none of this experiment, and stays.
+        moved: Called again and again as long as this gets on.
 
     Raises:
         DamagedOnWayError: See `send_attempt`; what is not sent stays.
@@ -303,13 +307,14 @@ def send_left(left: LeftBehind, home: Home, is_wanted: Callable[[str], bool | No
     found = _in_order(copies, unlisted)
     stays = bool(unlisted)
     for checkpoint, attempt, seal in found:
+        moved()
         wanted = is_wanted(checkpoint)
         if wanted is None and seal is not None:
             unknown.add(layout.parent(checkpoint))
         if wanted is None or (seal is None and not copies.is_abandoned(checkpoint, attempt)):
             stays = True
             continue
-        if wanted and seal is not None and _send(copies, checkpoint, seal, home):
+        if wanted and seal is not None and _send(copies, checkpoint, seal, home, moved):
             sent.append(checkpoint)
         copies.remove(checkpoint, attempt)
     if unlisted:
@@ -341,15 +346,22 @@ def _in_order(
     return sorted(found, key=lambda one: one[2].sealed_s if one[2] else 0.0)
 
 
-def _send(copies: StagedCopies, checkpoint: str, seal: Seal, home: Home) -> bool:
+def _send(
+    copies: StagedCopies, checkpoint: str, seal: Seal, home: Home, moved: Callable[[], None]
+) -> bool:
     """Whether it was sent: not if it was not all of a report.
 
     What was stored before and is still wanted was lost there since.
     """
     if seal.ranks_count is None:
         return False
+
+    def go_on(_: int) -> bool:
+        moved()
+        return True
+
     try:
-        send_attempt(copies, checkpoint, seal, home)
+        send_attempt(copies, checkpoint, seal, home, go_on)
     except (DamagedError, ImmutableError, PathRefusedError, FileNotFoundError) as error:
         if isinstance(error, FileNotFoundError) and copies.is_there(checkpoint, seal):
             raise  # of the destination

@@ -66,7 +66,7 @@ class NodeSender:
         self._queue, self._tries = SendQueue(limit_bytes, only_wanted, only_expected), Tries()
         self._bandwidth = Bandwidth(max_bytes_per_s)
         self._noted, self._warn = set[str](), Once()  # attempts of several ranks
-        self._sent_bytes = self._stored_count = self._stored_bytes = 0
+        self._sent_bytes = self._stored_count = self._stored_bytes = self._forgotten_count = 0
         self._error, self._confirming, self._is_ending = "", "", False
         self._changed = threading.Condition()
         self._disk, self._heard_s = NodeDisk(root), time.monotonic()
@@ -251,15 +251,17 @@ class NodeSender:
             return
         size_bytes = sum(file.size_bytes for file in seal.files)
         stored_as = copies.stored_as(checkpoint, attempt)
-        in_memory = copies.root == self._memory
-        with self._changed:
-            if not copies.is_sealed(checkpoint, attempt):
+        in_memory, known = copies.root == self._memory, seal.is_confirmed or bool(stored_as)
+        item = Item(checkpoint, attempt, seal.sealed_s, size_bytes, stored_as, in_memory, known)
+        is_added = False
+        while not is_added:
+            forgotten_count = self._forgotten_count
+            if not copies.is_sealed(checkpoint, attempt):  # without the lock: this disk may hang
                 return  # another thread has removed it since
-            self._seals[attempt] = seal
-            self._places[attempt] = copies
-            known = seal.is_confirmed or bool(stored_as)
-            item = Item(checkpoint, attempt, seal.sealed_s, size_bytes, stored_as, in_memory, known)
-            self._queue.add(item)
+            with self._changed:
+                if is_added := forgotten_count == self._forgotten_count:  # else look again
+                    self._seals[attempt], self._places[attempt] = seal, copies
+                    self._queue.add(item)
         if not item.is_confirmed:
             self._confirmer.add(partial(self._confirm, item))
 
@@ -272,11 +274,9 @@ class NodeSender:
             self._confirming = item.attempt
         try:
             confirmed = confirm(copies, item.checkpoint, seal)
-        except FileNotFoundError:
-            self._give_up(item, FileNotFoundError(NOT_STAGED))
-            return
-        except (DamagedError, PathRefusedError) as error:
-            self._give_up(item, error)
+        except (DamagedError, FileNotFoundError, PathRefusedError) as error:
+            is_gone = isinstance(error, FileNotFoundError)
+            self._give_up(item, FileNotFoundError(NOT_STAGED) if is_gone else error)
             return
         except Exception as error:  # this disk cannot be read now: whoever sends it tries again
             logger.debug("%s is not confirmed yet: %s", item.checkpoint, error)
@@ -314,6 +314,7 @@ class NodeSender:
 
     def _forget(self, attempt: str) -> None:
         with self._changed:
+            self._forgotten_count += 1
             self._queue.removed(attempt)
             self._seals.pop(attempt, None)
             self._places.pop(attempt, None)
@@ -381,8 +382,7 @@ class NodeSender:
     def _goes_on(self, item: Item, size_bytes: int) -> bool:
         """Whether to send so many bytes more; waits until they may be sent."""
         with self._changed:
-            until_s = time.monotonic()
-            until_s += self._bandwidth.take(size_bytes, until_s)
+            until_s = (now_s := time.monotonic()) + self._bandwidth.take(size_bytes, now_s)
             self._sent_bytes += size_bytes
             while True:
                 self._sent_bytes += 1  # tells that something moves

@@ -45,7 +45,8 @@ def send_attempt(
         checkpoint: Its checkpoint.
         seal: What it holds; it is confirmed first, if it is not yet.
         home: The destination.
-        go_on: Asked before each file and chunk, with the bytes that are about to be sent.
+        go_on: Asked before each file and chunk, with the bytes that are about to be sent. Called
+            as files are read, too, with 0.
 
     Raises:
         GivenUpError: `go_on` said no.
@@ -53,7 +54,7 @@ def send_attempt(
         DamagedOnWayError: It is, and arrived damaged each time.
         Exception: What the destination raises; nothing is sealed there, and it can be sent again.
     """
-    seal = confirm(copies, checkpoint, seal)
+    seal = confirm(copies, checkpoint, seal, lambda: go_on(0))
     for _ in range(TRIES_COUNT):
         try:
             return _send(copies, checkpoint, seal, home, go_on)
@@ -132,7 +133,7 @@ def _check_here(
         if not go_on(0):
             raise GivenUpError(checkpoint)
         source = copies.store.path(f"{data}/{file.path}")
-        if digest_of_file(source) != file.digest:
+        if digest_of_file(source, lambda: go_on(0)) != file.digest:
             raise _damaged_here(source, checkpoint)
 
 

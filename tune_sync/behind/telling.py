@@ -13,6 +13,8 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 # While training goes on it is said so often, and so often to whoever waits for the end.
 SAY_MEANWHILE_S = 30.0
 SAY_S = 5.0
+# What fails is tried again twice a second, or more often, and said no more often than this.
+SAY_FAILED_S = 30.0
 
 # How far it is, and whether that is worth telling.
 Progress = Callable[[], tuple[str, bool]]
@@ -46,6 +48,7 @@ class Telling:
         self._nodes = nodes
         self._say_every_s = say_every_s
         self._said_s = time.monotonic()
+        self._failed_s = float("-inf")
         self._told: dict[str, str] = {}
 
     def meanwhile(self, progress: Progress, lost: Callable[[], dict[str, str]]) -> None:
@@ -59,6 +62,14 @@ class Telling:
     def at_the_end(self, progress: Progress) -> None:
         """Say it to whoever waits. Called again and again."""
         self._say(SAY_S, progress, always=True)
+
+    def failed(self, error: Exception) -> None:
+        """Say that nothing can be written now. Called with each try."""
+        if time.monotonic() - self._failed_s >= SAY_FAILED_S:
+            self._failed_s = time.monotonic()
+            logger.warning(
+                "%s: cannot write to the destination now, goes on trying: %s", self._where, error
+            )
 
     def _say(self, every_s: float, progress: Progress, *, always: bool) -> None:
         if time.monotonic() - self._said_s < every_s:

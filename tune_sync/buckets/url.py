@@ -81,6 +81,7 @@ def parse_bucket_url(text: str) -> BucketUrl:
     """
     scheme, _, path = text.partition("://")
     scheme, path = _known_scheme(scheme), path.strip("/")
+    _refuse_secrets(scheme, path)  # first: what else is wrong is told with the whole of it
     if scheme == _XROOTD:
         path = path.replace("//", "/", 1)
         if "/" not in path:
@@ -88,19 +89,13 @@ def parse_bucket_url(text: str) -> BucketUrl:
     if not is_bucket_url(text) or not path:
         raise ConfigError(f"{text!r}: a URL such as s3://bucket/path is needed")
     bucket, _, prefix = path.partition("/")
-    if scheme == "abfs" and "@" in bucket and ":" not in bucket:
+    if "@" in bucket:
         container, _, host = bucket.partition("@")
         account = host.partition(".")[0]
         raise ConfigError(
             f'{text!r}: write upload_dir="abfs://{container}/{prefix}" and '
             f'storage_options={{"account_name": "{account}"}}, or set '
             f"AZURE_STORAGE_ACCOUNT_NAME={account}"
-        )
-    if "?" in path or "@" in bucket:
-        raise ConfigError(
-            f"{scheme}://…: settings and secrets do not belong into the URL, which is stored; use "
-            "storage_options, or the environment (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …). "
-            "A ? in a name is written %3F"
         )
     try:
         path = path_of_url(path)
@@ -111,6 +106,17 @@ def parse_bucket_url(text: str) -> BucketUrl:
     if any(part in ("", ".", "..") for part in path.split("/")):
         raise ConfigError(f"{text!r}: empty parts, '.' and '..' cannot be part of the path")
     return BucketUrl(scheme, path)
+
+
+def _refuse_secrets(scheme: str, path: str) -> None:
+    bucket = path.partition("/")[0]
+    is_azures = scheme == "abfs" and ":" not in bucket  # container@account
+    if "?" in path or ("@" in bucket and not is_azures):
+        raise ConfigError(
+            f"{scheme}://…: settings and secrets do not belong into the URL, which is stored; use "
+            "storage_options, or the environment (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …). "
+            "A ? in a name is written %3F"
+        )
 
 
 def _known_scheme(text: str) -> str:

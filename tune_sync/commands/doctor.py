@@ -10,7 +10,7 @@ from tune_sync.commands.numbers import size_bytes
 from tune_sync.fastpath import mooncake_engine
 from tune_sync.fastpath.transport_names import MOONCAKE, RDMA
 from tune_sync.fastpath.verbs import checks as rdma
-from tune_sync.fastpath.verbs.checks import LEAST_LOCKED_BYTES, Wish
+from tune_sync.fastpath.verbs.checks import LEAST_LOCKED_BYTES, Check, Wish
 from tune_sync.fastpath.verbs.places import DEV, SYS
 
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print each check; the last one says what is missing. 0: nothing is."""
+    """Print each check, and what to do about those that are not good. 0: all are."""
     return 0 if tell(wished(arguments, arguments.lock), transport=arguments.transport) else 1
 
 
@@ -43,9 +43,19 @@ def tell(wish: Wish, sys: Path = SYS, dev: Path = DEV, *, transport: str = RDMA)
     checks = mooncake_engine.checks if transport == MOONCAKE else rdma.checks
     name, is_good = "Mooncake" if transport == MOONCAKE else "RDMA", True
     for check in checks(wish, sys, dev):
-        is_good = check.is_good
-        print(f"{'ok     ' if is_good else 'MISSING'} {check.name}: {check.found}", flush=True)
+        is_good = is_good and check.is_good
+        print(f"{_mark(check)} {check.name}: {_found(check)}", flush=True)
         if check.remedy:
             print(f"        to do: {check.remedy}")
     print(f"{name} {'can' if is_good else 'cannot'} be used here")
     return is_good
+
+
+def _mark(check: Check) -> str:
+    if check.needs:
+        return "-      "
+    return "ok     " if check.is_good else "MISSING"
+
+
+def _found(check: Check) -> str:
+    return f"{check.found}, as it needs: {check.needs}" if check.needs else check.found

@@ -32,13 +32,18 @@ from tune_sync.errors import (
 from tune_sync.fastpath import environment
 from tune_sync.fastpath.verbs.checks import (
     ANY,
+    EXTRA,
+    LOCKABLE,
+    PERMISSION,
+    PROVIDER,
     Check,
+    Step,
     Wish,
     device_steps,
-    find_place,
+    done,
     first_bad,
+    likely_device,
     lockable,
-    until_bad,
 )
 from tune_sync.fastpath.verbs.device import Memory, address_of
 from tune_sync.fastpath.verbs.library import SYSTEM_LIBRARY
@@ -59,6 +64,8 @@ _SETTINGS = {
     "MC_DISABLE_METACACHE": "1",  # as keys change when memory was taken back
 }
 _DEFAULTS = {"MC_LOG_LEVEL": "ERROR", "MC_RDMA_NOTIFY_ENABLED": "0"}  # nobody is notified
+# The last step of `checks`.
+SETTINGS = "settings"
 _NO_BATCH = (0, (1 << 64) - 1)
 
 
@@ -244,33 +251,34 @@ def missing(wish: Wish = ANY, sys: Path = SYS, dev: Path = DEV) -> str:
 
 
 def checks(wish: Wish = ANY, sys: Path = SYS, dev: Path = DEV) -> Iterator[Check]:
-    """All steps in order, up to the first that fails; see `verbs.checks.checks`."""
-    yield from until_bad(
-        *device_steps(ports(sys, dev), wish),
-        _extra,
-        lambda: _provider(find_place(wish, sys, dev).port.device),
-        lambda: lockable(wish),
-        lambda: _settings(wish),
+    """All steps in order; see `verbs.checks.checks`."""
+    found = ports(sys, dev)
+    yield from done(
+        *device_steps(found, wish),
+        Step(EXTRA, _extra),
+        Step(PROVIDER, lambda: _provider(likely_device(found, wish)), (PERMISSION,)),
+        Step(LOCKABLE, lambda: lockable(wish)),
+        Step(SETTINGS, lambda: _settings(wish)),
     )
 
 
 def _extra() -> Check:
     if importlib.util.find_spec(NAME) is None:
-        return Check("extra", f"the Python package {NAME} is not there", INSTALL)
-    return Check("extra", f"{NAME} is installed")
+        return Check(EXTRA, f"the Python package {NAME} is not there", INSTALL)
+    return Check(EXTRA, f"{NAME} is installed")
 
 
 def _provider(device: str) -> Check:
     try:
         names = _device_names()
     except OSError as error:
-        return Check("provider", str(error), SYSTEM_LIBRARY)
+        return Check(PROVIDER, str(error), SYSTEM_LIBRARY)
     if device not in names:
         listed = ", ".join(names) or "none"
-        return Check("provider", f"the system's library knows {listed}, not {device}", (
+        return Check(PROVIDER, f"the system's library knows {listed}, not {device}", (
             SYSTEM_LIBRARY
         ))  # fmt: skip
-    return Check("provider", f"libibverbs knows {device}")
+    return Check(PROVIDER, f"libibverbs knows {device}")
 
 
 def _device_names() -> list[str]:
@@ -292,10 +300,10 @@ def _settings(wish: Wish) -> Check:
     wrong = environment.otherwise(_wanted(wish), or_unset=is_loaded)
     if wrong:
         known = ", ".join(f"{name}={value}" for name, value in _wanted(wish).items() if value)
-        return Check("settings", f"Mooncake is told otherwise by {', '.join(wrong)}", (
+        return Check(SETTINGS, f"Mooncake is told otherwise by {', '.join(wrong)}", (
             f"set {known} and no others of these for the whole process (ray start)"
         ))  # fmt: skip
-    return Check("settings", "no others in the environment")
+    return Check(SETTINGS, "no others in the environment")
 
 
 def _wanted(wish: Wish) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import xxhash
@@ -13,12 +13,13 @@ from tune_sync.manifest import FileEntry
 READ_BYTES = 1 << 20
 
 
-def digest_of_file(file: Path) -> str:
-    """The digest that manifests and seals hold, of a file here."""
+def digest_of_file(file: Path, moved: Callable[[], object] = lambda: None) -> str:
+    """The digest that manifests and seals hold, of a file here; `moved` is called as it is read."""
     digest, buffer = xxhash.xxh3_128(), memoryview(bytearray(READ_BYTES))
     with open(file, "rb", buffering=0) as source:
         while size_bytes := source.readinto(buffer):
             digest.update(buffer[:size_bytes])
+            moved()
     return digest.hexdigest()
 
 

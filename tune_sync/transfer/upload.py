@@ -229,6 +229,15 @@ class Upload:
         mine = self._begun_by is threading.current_thread()
         return not mine and self._begun_by.is_alive() and not self.is_over
 
+    @property
+    def is_left_here(self) -> bool:
+        """Whether this thread began it, and has not come to its end with it, nor sealed any of it.
+
+        If it begins another one now, the copy has failed: nobody goes on with it.
+        """
+        mine = self._begun_by is threading.current_thread() and self._ranks_count is None
+        return mine and self.sealed_bytes is None and not self.is_over
+
     def seal(self) -> bool:
         """Make what was written so far durable at home, if anything changed.
 

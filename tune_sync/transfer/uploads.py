@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import Any
 
 from tune_sync import layout
-from tune_sync.errors import ConfigError
+from tune_sync.errors import ConfigError, HomeLostError, SyncTimeoutError
 from tune_sync.homes.home import Home
 from tune_sync.report import Report
 from tune_sync.transfer.upload import Upload
@@ -65,14 +65,19 @@ class Uploads:
     def begin(self, home: Home, checkpoint: str, rank: int) -> Upload:
         """A new attempt: what this process wrote for that checkpoint before is dropped.
 
+        So is what this thread wrote of another one of that trial, and left half way: its report has
+        failed, as a file could not be read, and the room is needed.
+
         Raises:
             ConfigError: Another thread is writing it: its bytes are not dropped under its hands.
         """
         upload = Upload(home, checkpoint, rank, check_key=self._check_key)
         with self._lists:
             earlier = self._uploads.get(checkpoint)
+            left = self._left_here(layout.parent(checkpoint))
             if earlier is None or not earlier.is_of_another_thread:
-                self._uploads = {k: u for k, u in self._uploads.items() if not u.is_over}
+                gone = {k for k, u in self._uploads.items() if u.is_over or u in left}
+                self._uploads = {k: u for k, u in self._uploads.items() if k not in gone}
                 self._uploads[checkpoint] = upload
         if self.find(checkpoint) is not upload:
             upload.abort()
@@ -80,9 +85,14 @@ class Uploads:
                 f"{checkpoint}: another thread of this process is reporting it just now, and Ray "
                 "gave both the same name; report from one thread, or hold a lock around it"
             )
-        if earlier is not None:
-            earlier.abort()
+        for dropped in {*left, *([earlier] if earlier is not None else [])}:
+            dropped.abort()
         return upload
+
+    def _left_here(self, directory: str) -> list[Upload]:
+        """See `Upload.is_left_here`; of checkpoints in a directory. With `_lists`."""
+        beside = [u for k, u in self._uploads.items() if layout.parent(k) == directory]
+        return [upload for upload in beside if upload.is_left_here]
 
     def find(self, checkpoint: str) -> Upload | None:
         """The latest attempt of this process, or None."""
@@ -101,15 +111,35 @@ class Uploads:
             upload.copied(ranks_count, metrics)
 
     def seal(self) -> None:
-        """Seal what this process wrote: durable at home when this returns."""
+        """Seal what this process wrote: durable at home when this returns.
+
+        What fails keeps none of the others from it, unless the home does not answer.
+
+        Raises:
+            StoreError, OSError, …: The first that went wrong. The next call raises the second.
+        """
         with self._lists:
             uploads = list(self._uploads.items())
+        first: Exception | None = None
         for checkpoint, upload in uploads:
-            is_first = upload.sealed_bytes is None
-            if upload.seal():
-                self.heard_of(((checkpoint, upload.reported_as, upload.rank),))
-                if is_first:
-                    self._tell_sealed(upload)
+            try:
+                self._seal(checkpoint, upload)
+            except Exception as error:
+                if first is None:
+                    first = error
+                else:
+                    upload.tell_later(error)
+                if isinstance(error, HomeLostError | SyncTimeoutError):
+                    break  # nobody waits once more for no answer
+        if first is not None:
+            raise first
+
+    def _seal(self, checkpoint: str, upload: Upload) -> None:
+        is_first = upload.sealed_bytes is None
+        if upload.seal():
+            self.heard_of(((checkpoint, upload.reported_as, upload.rank),))
+            if is_first:
+                self._tell_sealed(upload)
 
     def _tell_sealed(self, upload: Upload) -> None:
         blocked_s = time.monotonic() - upload.began_s

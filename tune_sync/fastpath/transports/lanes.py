@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,8 @@ from tune_sync.fastpath.transports.stream import Stream
 from tune_sync.fastpath.transports.transfer import Transfer
 from tune_sync.fastpath.transports.transport import Limits, Part, Region
 from tune_sync.fastpath.transports.wire import Request
+
+logger = logging.getLogger(__name__)
 
 # Of small blocks; so many answers fit into any socket's buffer.
 MOST_BLOCKS_UNDER_WAY = 64
@@ -204,7 +207,7 @@ class Lane:
             except Exception as error:
                 self._fail(error)
         if self._stream is not None:
-            self._close(self._stream)
+            self._end(self._stream)
 
     def _begin(self, block: Block) -> None:
         while not self._lanes.may_send(block, self.under_way):
@@ -233,6 +236,14 @@ class Lane:
         """When it returns, no byte of a block moves any more."""
         stream.close()
 
+    def _end(self, stream: Stream) -> None:
+        """`_close`, whatever a device that fails says to that: who waits for blocks has to hear."""
+        try:
+            self._close(stream)
+        except Exception as error:
+            logger.warning("a device does not let go of its connection to another host: %s", error)
+        stream.close()
+
     def _opened(self) -> Stream:
         if self._stream is None:
             self._is_cut = False
@@ -242,7 +253,7 @@ class Lane:
     def _fail(self, error: Exception) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
-            self._close(stream)
+            self._end(stream)
         if self._is_cut:
             error = PeerLostError("the connection was cut here, to end a transfer; write it again")
         self._lanes.begin(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -71,6 +72,11 @@ class TcpTransport(Transport):
         try:
             connection = socket.create_connection(place, timeout_s)
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # which says nothing of that host
+                raise PeerLostError(
+                    f"no connection to {address}: {error}; raise what this process may have "
+                    "(ulimit -n)"
+                ) from error
             raise PeerLostError(
                 f"nobody answers at {address}: {error}; is that host up?"
             ) from error

@@ -7,6 +7,7 @@ connection ends, however it ends. Its data connections end with it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import secrets
 import socket
@@ -31,6 +32,8 @@ MOST_CONNECTIONS = 512
 CLOSE_WAIT_S = 5.0
 # How often it says that there are more.
 SAY_S = 60.0
+# Without a descriptor for one: others end meanwhile.
+_PAUSE_S = 0.1
 
 
 @dataclass(slots=True)
@@ -87,11 +90,14 @@ class TcpServer(Server):
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
+            except OSError as error:
                 if self._is_closed:
                     return
-                logger.exception("a connection could not be accepted")
-                threading.Event().wait(0.1)  # out of descriptors: others end meanwhile
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self._say_full(f"{error}; raise what this process may have (ulimit -n)")
+                else:
+                    logger.debug("a connection ended before it was taken: %s", error)
+                time.sleep(_PAUSE_S)
                 continue
             self._start(connection)
 
@@ -101,19 +107,27 @@ class TcpServer(Server):
         )
         with self._lock:
             if self._is_closed or len(self._threads) >= MOST_CONNECTIONS:
-                connection.close()
-                self._say_full()
-                return
-            self._threads[thread] = None
-        thread.start()
+                why = (
+                    f"more than {MOST_CONNECTIONS} are not taken, and a process that sends has up "
+                    f"to {1 + self._limits.stream_count}"
+                )
+            else:
+                try:
+                    thread.start()  # with the lock: who closes joins those that it finds
+                    self._threads[thread] = None
+                    return
+                except RuntimeError as error:  # no more threads: others end meanwhile
+                    why = (
+                        f"{error}; raise what this process may have (ulimit -u, pids.max of its "
+                        "container's control group)"
+                    )
+        connection.close()
+        self._say_full(why)
 
-    def _say_full(self) -> None:
+    def _say_full(self, why: str) -> None:
         if not self._is_closed and time.monotonic() - self._said_s >= SAY_S:
             self._said_s = time.monotonic()
-            logger.warning(
-                "too many connections to %s: more than %d are not taken, and a process that sends "
-                "has up to %d", self.address, MOST_CONNECTIONS, 1 + self._limits.stream_count,
-            )  # fmt: skip
+            logger.warning("too many connections to %s: %s", self.address, why)
 
     def _serve(self, connection: socket.socket) -> None:
         try:

@@ -20,6 +20,10 @@ LOOP_TIMEOUT_S = 10.0
 # Below this the library itself may not work; a checkpoint needs its size.
 LEAST_LOCKED_BYTES = 64 << 20
 _CAP_IPC_LOCK = 14
+# Names of the steps.
+DEVICE, PERMISSION, LINK, ADDRESS = "device", "permission", "link", "address"
+EXTRA, PROVIDER, LOCKABLE, LOOP = "extra", "provider", "lockable memory", "write to itself"
+NOT_LOOKED_AT = "not looked at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +54,40 @@ class Check:
         name: What was looked at.
         found: What there is.
         remedy: How to get it right; "" if it is.
+        needs: The step that has to be good before this one can be looked at; "" if it was.
     """
 
     name: str
     found: str
     remedy: str = ""
+    needs: str = ""
 
     @property
     def is_good(self) -> bool:
-        """Whether the next step makes sense."""
-        return not self.remedy
+        """Whether it was looked at, and is right."""
+        return not self.remedy and not self.needs
 
     def __str__(self) -> str:
         return f"{self.name}: {self.found}" + (f"; {self.remedy}" if self.remedy else "")
 
 
-Step = Callable[[], Check]
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is to be looked at.
+
+    Attributes:
+        name: Of its `Check`.
+        look: Does it.
+        needs: Names of steps before it without which it makes no sense.
+    """
+
+    name: str
+    look: Callable[[], Check]
+    needs: tuple[str, ...] = ()
 
 
 def checks(wish: Wish = ANY, sys: Path = SYS, dev: Path = DEV) -> Iterator[Check]:
-    """All steps in order, up to the first that fails.
+    """All steps in order. What needs one that failed is named, and not looked at.
 
     Args:
         wish: What has to be used.
@@ -77,32 +95,39 @@ def checks(wish: Wish = ANY, sys: Path = SYS, dev: Path = DEV) -> Iterator[Check
         dev: Where programs get at them.
     """
     found = ports(sys, dev)
-    yield from until_bad(
+    yield from done(
         *device_steps(found, wish),
-        _extra,
-        lambda: _provider(_place(found, wish)),
-        lambda: lockable(wish),
-        lambda: _loop(_place(found, wish)),
+        Step(EXTRA, _extra),
+        Step(PROVIDER, lambda: _provider(likely_device(found, wish)), (PERMISSION, EXTRA)),
+        Step(LOCKABLE, lambda: lockable(wish)),
+        Step(LOOP, lambda: _loop(_place(found, wish)), (ADDRESS, PROVIDER, LOCKABLE)),
     )
 
 
 def device_steps(found: Sequence[Port], wish: Wish) -> list[Step]:
     """What the kernel has to have, whatever library uses it."""
-    return [partial(step, found, wish) for step in (_devices, _control, _link, _address)]
+    return [
+        Step(DEVICE, partial(_devices, found, wish)),
+        Step(PERMISSION, partial(_control, found, wish), (DEVICE,)),
+        Step(LINK, partial(_link, found, wish), (PERMISSION,)),
+        Step(ADDRESS, partial(_address, found, wish), (LINK,)),
+    ]
 
 
-def until_bad(*steps: Step) -> Iterator[Check]:
-    """All steps in order, up to the first that fails."""
+def done(*steps: Step) -> Iterator[Check]:
+    """Do all steps in order, each as it is asked for, but for those that need one that failed."""
+    bad: set[str] = set()
     for step in steps:
-        done = step()
-        yield done
-        if not done.is_good:
-            return
+        needs = next((name for name in step.needs if name in bad), "")
+        check = Check(step.name, NOT_LOOKED_AT, needs=needs) if needs else step.look()
+        if not check.is_good:
+            bad.add(step.name)
+        yield check
 
 
-def first_bad(done: Iterator[Check]) -> str:
-    """The step that failed; "" if none did."""
-    return next((str(check) for check in done if not check.is_good), "")
+def first_bad(found: Iterator[Check]) -> str:
+    """The step that failed first; "" if none did. Those after it are not done."""
+    return next((str(check) for check in found if not check.is_good), "")
 
 
 def missing(wish: Wish = ANY, sys: Path = SYS, dev: Path = DEV) -> str:
@@ -117,7 +142,7 @@ def find_place(wish: Wish = ANY, sys: Path = SYS, dev: Path = DEV) -> Place:
         TransportMissingError: There is none.
     """
     found = ports(sys, dev)
-    if lacking := first_bad(until_bad(*device_steps(found, wish))):
+    if lacking := first_bad(done(*device_steps(found, wish))):
         raise TransportMissingError(f"RDMA cannot be used here: {lacking}")
     return _place(found, wish)
 
@@ -133,31 +158,31 @@ def _wanted(found: Sequence[Port], wish: Wish) -> list[Port]:
 def _devices(found: Sequence[Port], wish: Wish) -> Check:
     names = ", ".join(dict.fromkeys(str(port) for port in found))
     if not found:
-        return Check("device", "the kernel knows none", (
+        return Check(DEVICE, "the kernel knows none", (
             "this host has no RDMA card, or its driver is not loaded; in a container or a virtual "
             "machine the host has to pass it on"
         ))  # fmt: skip
     if not _wanted(found, wish):
         asked = wish.device or "any device"
         asked += f" port {wish.port}" if wish.port is not None else ""
-        return Check("device", f"{asked} is not there", f"name one of: {names}")
-    return Check("device", names)
+        return Check(DEVICE, f"{asked} is not there", f"name one of: {names}")
+    return Check(DEVICE, names)
 
 
 def _control(found: Sequence[Port], wish: Wish) -> Check:
     wanted = _wanted(found, wish)
     usable = _permitted(wanted)
     if usable:
-        return Check("permission", f"{usable[0].control} can be used")
+        return Check(PERMISSION, f"{usable[0].control} can be used")
     files = [port.control for port in wanted if port.control is not None]
     if not files:
-        return Check("permission", "no uverbs device", "load the kernel module ib_uverbs")
+        return Check(PERMISSION, "no uverbs device", "load the kernel module ib_uverbs")
     if not any(path.exists() for path in files):
-        return Check("permission", f"{files[0]} is not there", (
+        return Check(PERMISSION, f"{files[0]} is not there", (
             "load the kernel module ib_uverbs; for a container: --device=/dev/infiniband"
         ))  # fmt: skip
     return Check(
-        "permission",
+        PERMISSION,
         f"{files[0]} may not be read and written",
         "let this user do so (udev, group)",
     )
@@ -168,57 +193,64 @@ def _link(found: Sequence[Port], wish: Wish) -> Check:
     active = [port for port in usable if port.is_active]
     if not active:
         states = ", ".join(f"{port} is {port.state}" for port in usable)
-        return Check("link", states, (
+        return Check(LINK, states, (
             "plug the cable in, set the network interface up (ip link set ... up), or start the "
             "subnet manager of InfiniBand"
         ))  # fmt: skip
-    return Check("link", ", ".join(f"{port} is active, {port.link_layer}" for port in active))
+    return Check(LINK, ", ".join(f"{port} is active, {port.link_layer}" for port in active))
 
 
 def _address(found: Sequence[Port], wish: Wish) -> Check:
     active = [port for port in _permitted(_wanted(found, wish)) if port.is_active]
     if _places(active, wish):
         port, gid = _place(found, wish).port, _place(found, wish).gid
-        return Check("address", f"{port}, index {gid.index}: {gid.address} ({gid.kind})")
+        return Check(ADDRESS, f"{port}, index {gid.index}: {gid.address} ({gid.kind})")
     known = "; ".join(
         f"{port}: " + (", ".join(f"{g.index} {g.address} {g.kind}" for g in port.gids) or "none")
         for port in active
     )
     if wish.gid_index is not None:
-        return Check("address", f"no index {wish.gid_index} that fits ({known})", "name another")
-    return Check("address", f"none for RoCE v2 ({known})", (
+        return Check(ADDRESS, f"no index {wish.gid_index} that fits ({known})", "name another")
+    return Check(ADDRESS, f"none for RoCE v2 ({known})", (
         "give the network interface of the device an IP address (ip addr add ...)"
     ))  # fmt: skip
 
 
 def _extra() -> Check:
     if not library.is_installed():
-        return Check("extra", f"the Python package {library.NAME} is not there", library.INSTALL)
-    return Check("extra", f"{library.NAME} is installed")
+        return Check(EXTRA, f"the Python package {library.NAME} is not there", library.INSTALL)
+    return Check(EXTRA, f"{library.NAME} is installed")
 
 
-def _provider(place: Place) -> Check:
+def likely_device(found: Sequence[Port], wish: Wish) -> str:
+    """Name of the device that is used once it works; `PERMISSION` has to be good."""
+    usable = _permitted(_wanted(found, wish))
+    places = _places([port for port in usable if port.is_active], wish)
+    return places[0].port.device if places else usable[0].device
+
+
+def _provider(device: str) -> Check:
     try:
         names = library.device_names()
     except TransportMissingError as error:
-        return Check("provider", str(error), library.SYSTEM_LIBRARY)
-    if place.port.device not in names:
+        return Check(PROVIDER, str(error), library.SYSTEM_LIBRARY)
+    if device not in names:
         listed = ", ".join(names) or "none"
-        return Check("provider", f"the system's library knows {listed}, not {place.port.device}", (
+        return Check(PROVIDER, f"the system's library knows {listed}, not {device}", (
             library.SYSTEM_LIBRARY
         ))  # fmt: skip
-    return Check("provider", f"libibverbs knows {place.port.device}")
+    return Check(PROVIDER, f"libibverbs knows {device}")
 
 
 def lockable(wish: Wish) -> Check:
     """Whether this process may pin `wish.lock_bytes`."""
     limit, most = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if limit == resource.RLIM_INFINITY or may_lock_all():
-        return Check("lockable memory", "no limit")
+        return Check(LOCKABLE, "no limit")
     if limit >= wish.lock_bytes:
-        return Check("lockable memory", f"{limit} bytes")
+        return Check(LOCKABLE, f"{limit} bytes")
     above = "any" if most == resource.RLIM_INFINITY else str(most)
-    return Check("lockable memory", f"{limit} bytes, of {wish.lock_bytes} that are needed", (
+    return Check(LOCKABLE, f"{limit} bytes, of {wish.lock_bytes} that are needed", (
         f"ulimit -l unlimited (this user may raise it to {above}), LimitMEMLOCK=infinity in a "
         "systemd unit, --ulimit memlock=-1 for a container"
     ))  # fmt: skip
@@ -228,8 +260,8 @@ def _loop(place: Place) -> Check:
     try:
         write_to_itself(place)
     except (TuneSyncError, OSError) as error:
-        return Check("write to itself", str(error), "see the kernel's log (dmesg) for the device")
-    return Check("write to itself", f"{LOOP_BYTES} bytes arrived")
+        return Check(LOOP, str(error), "see the kernel's log (dmesg) for the device")
+    return Check(LOOP, f"{LOOP_BYTES} bytes arrived")
 
 
 def write_to_itself(place: Place) -> None:
