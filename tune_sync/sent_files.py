@@ -29,6 +29,8 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 
 # Ray's experiment state, the files that name checkpoints, begins with this.
 STATE_NAME = "experiment_state"
+# In an error. A full disk refuses several files of each trial, for one and the same reason.
+SHOWN_COUNT = 5
 
 
 class StateStream(FileStream):
@@ -121,7 +123,7 @@ class SentFiles:
             ask: Returns key of a file that a trial could not store -> when, seconds, and why.
 
         Raises:
-            NotStoredError: Names those that are not, and why; or says that it is not known.
+            NotStoredError: Names some that are not, and why, and how many; or it is not known.
         """
         unstored = dict(self.unstored)
         told: Mapping[str, tuple[float, str]] = {}
@@ -135,7 +137,10 @@ class SentFiles:
             if found is None or found.is_dir or found.modified_s < told_s:
                 unstored[key] = reason
         if unstored:
-            raise NotStoredError("; ".join(f"{key}: {why}" for key, why in unstored.items()))
+            shown = [f"{key}: {why}" for key, why in list(unstored.items())[:SHOWN_COUNT]]
+            more_count = len(unstored) - len(shown)
+            shown += [f"and {more_count} more files, which the logs name"] if more_count else []
+            raise NotStoredError("; ".join(shown))
 
     def failed(self, key: str, error: Exception) -> None:
         """A file is not stored. pyarrow drops what `close` raises, and Ray only logs the rest."""

@@ -31,7 +31,6 @@ ROOT, DOING, TIMEOUT_S = "/results/exp", "writing", 60.0
 LOST = "0" * 56, b"", ""
 GONE = [
     ActorDiedError(),
-    ActorUnavailableError("it restarts", b"0" * 16),
     ActorUnschedulableError("the node given by NodeAffinitySchedulingStrategy is dead"),
     NodeDiedError("it is gone"),
     RaySystemError("a socket was closed"),
@@ -44,6 +43,11 @@ OTHERS: list[tuple[RayError, type[TuneSyncError], str]] = [
     (OutOfMemoryError("killed"), HomeLostError, "out of memory.*killed.*; run less on that node"),
     (ObjectStoreFullError("no room"), StoreFullError, "no room.*; .*--object-store-memory"),
     (OutOfDiskError("no disk"), StoreFullError, "no disk.*; .*--object-store-memory"),
+    (
+        ActorUnavailableError("no answer of it", b"0" * 16),
+        HomeLostError,
+        "not be reached .*no answer of it.*; is its node.* The run goes on; .*max_failures",
+    ),
     *((error, HomeLostError, f"home agent of {ROOT}.*; restore the experiment") for error in GONE),
 ]
 

@@ -20,7 +20,15 @@ import pytest
 from tests.unit.clock import Clock
 from tune_sync.errors import ConfigError, LeaseHeldError, LeaseLostError
 from tune_sync.homes import lease as lease_module
-from tune_sync.homes.lease import LEASE_TTL_S, Holder, Lease, check_owner, live_holder, read_holder
+from tune_sync.homes.lease import (
+    LEASE_TTL_S,
+    Holder,
+    Lease,
+    check_owner,
+    live_holder,
+    locked,
+    read_holder,
+)
 from tune_sync.layout import LEASE_KEY
 
 TIMEOUT_S = 10.0
@@ -194,7 +202,7 @@ def test_the_heartbeat_goes_on_and_stops_when_it_is_lost(
     lease.acquire()
     clock.now_s = 2000.0
     wait_for(lambda: heartbeat_s(tmp_path) == 2000.0)
-    with lease._locked():  # and not between a look and a write of the heartbeat
+    with locked(tmp_path / LEASE_KEY):  # and not between a look and a write of the heartbeat
         taken = leave(tmp_path, heartbeat_s=2001.0)
     clock.now_s = 3000.0
     assert lease._thread is not None
@@ -210,7 +218,7 @@ def test_a_heartbeat_that_cannot_be_written_is_tried_again(
     lease = mine(tmp_path, clock, made)
     lease.acquire()
     gone = tmp_path / "gone"
-    with lease._locked():
+    with locked(tmp_path / LEASE_KEY):
         (tmp_path / ".tune_sync").rename(gone)
     time.sleep(0.1)
     gone.rename(tmp_path / ".tune_sync")

@@ -240,3 +240,15 @@ def test_nothing_stays_of_tries_to_write_state_that_failed(tmp_path: Path) -> No
             file.send(home, KEY, True)
     assert not bucket._incoming
     assert list((tmp_path / INCOMING_DIR).iterdir()) == []
+
+
+def test_the_error_of_many_files_stays_short_and_says_how_many() -> None:
+    files = SentFiles()
+    for number in range(300):
+        files.unstored[f"trial_{number}/result.json"] = "no space left; make room"
+    with pytest.raises(NotStoredError) as told:
+        files.check(BucketHome(MemoryBucket()), dict)
+    text = str(told.value)
+    assert text.startswith("trial_0/result.json: no space left; make room; trial_1/")
+    assert text.endswith("; and 295 more files, which the logs name")
+    assert text.count("make room") == 5

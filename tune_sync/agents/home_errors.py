@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 from ray.exceptions import (
+    ActorUnavailableError,
     GetTimeoutError,
     ObjectLostError,
     ObjectStoreFullError,
@@ -47,6 +48,12 @@ def home_error(error: RayError, root: str, doing: str, timeout_s: float) -> Exce
         return HomeLostError(
             f"{doing}: the node of the home agent of {root} is out of memory: {said_by(error)}; "
             "run less on that node, then restore the experiment"
+        )
+    if isinstance(error, ActorUnavailableError):
+        return HomeLostError(
+            f"{doing}: the home agent of {root} could not be reached for a while: "
+            f"{said_by(error)}; is its node, or the agent, stopped, overloaded or cut off? The run "
+            "goes on; have trials tried again, with FailureConfig(max_failures=...)"
         )
     return HomeLostError(
         f"{doing}: the home agent of {root} died: {said_by(error)}; restore the experiment to go on"

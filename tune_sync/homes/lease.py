@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import IO
 
 from tune_sync.errors import ConfigError, LeaseHeldError, LeaseLostError, TuneSyncError
 from tune_sync.homes import disk
@@ -42,6 +43,8 @@ TIDYING = "tidying-"
 # The lock is held for milliseconds, unless its holder is stopped just then.
 LOCK_TRIES = 200
 LOCK_TRY_S = 0.05
+# How often a directory may be moved aside while its lock is waited for.
+MOVED_TRIES = 3
 # What a file system without locks says.
 NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
 # Runs of this process that have ended and could not give their lease back.
@@ -134,7 +137,7 @@ class Lease:
         self._thread.start()
 
     def _take(self, may_take: Callable[[Holder], bool]) -> None:
-        with self._locked():
+        with locked(self._file):
             holder = read_holder(self._file)
             if holder is not None and holder.owner != self._owner:
                 now_s = self._clock()
@@ -184,7 +187,7 @@ class Lease:
             )  # fmt: skip
 
     def _replace_by(self, next_holder: Holder | None) -> None:
-        with self._locked():
+        with locked(self._file):
             holder = read_holder(self._file)
             if holder is None or holder.owner != self._owner:
                 return
@@ -196,7 +199,7 @@ class Lease:
     def _beat(self, goes_on: Callable[[], bool]) -> None:
         while not self._stop.wait(HEARTBEAT_S) and goes_on():
             try:
-                with self._locked():
+                with locked(self._file):
                     holder = read_holder(self._file)
                     if holder is None or holder.owner != self._owner:
                         return  # lost: `check` tells whoever wants to write
@@ -210,28 +213,51 @@ class Lease:
     def _write(self, holder: Holder, *, is_durable: bool) -> None:
         replace_file(self._store, LEASE_KEY, holder.to_json().encode(), is_durable=is_durable)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with open(self._file.with_suffix(".lock"), "a") as lock:
-            for _ in range(LOCK_TRIES):
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    time.sleep(LOCK_TRY_S)
-                except OSError as error:
-                    if error.errno not in NO_LOCKS:
-                        raise
-                    raise ConfigError(
-                        f"{lock.name} cannot be locked ({error.strerror}): its file system has no "
-                        "flock; mount it with that (Lustre: -o flock), or give another storage_path"
-                    ) from error
-            else:
-                raise LeaseHeldError(
-                    f"{lock.name} is held for over {LOCK_TRIES * LOCK_TRY_S:.0f} s; "
-                    "is one of this experiment's drivers stopped? End it, and try again"
-                )
-            yield
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Hold the lock of the lease `file`. Whoever moves a directory aside holds it, too.
+
+    Raises:
+        LeaseHeldError: Another process holds it for long.
+        ConfigError: The file system has no locks.
+        OSError: The file cannot be opened.
+    """
+    path = file.with_suffix(".lock")
+    for last in (False,) * MOVED_TRIES + (True,):
+        with open(path, "a") as lock:
+            _lock(lock)
+            # Else its directory was moved aside while we waited. Inodes of some disks are not one.
+            if last or _is_at(lock, path):
+                yield
+                return
+
+
+def _lock(lock: IO[str]) -> None:
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(LOCK_TRY_S)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            raise ConfigError(
+                f"{lock.name} cannot be locked ({error.strerror}): its file system has no "
+                "flock; mount it with that (Lustre: -o flock), or give another storage_path"
+            ) from error
+    raise LeaseHeldError(
+        f"{lock.name} is held for over {LOCK_TRIES * LOCK_TRY_S:.0f} s; "
+        "is one of this experiment's drivers stopped? End it, and try again"
+    )
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 @disk.reopened

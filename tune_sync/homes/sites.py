@@ -17,18 +17,20 @@ from tune_sync.errors import (
     ConfigError,
     DamagedError,
     ExperimentExistsError,
-    LeaseHeldError,
     PathRefusedError,
 )
 from tune_sync.homes.disk import make_directory
 from tune_sync.homes.home import Home, LocalHome
-from tune_sync.homes.lease import Holder, Lease, in_use, live_holder
+from tune_sync.homes.lease import Holder, Lease, in_use, live_holder, locked
 from tune_sync.homes.recorded import Snapshot
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import LocalStore, Store, sync_with_all_above
 from tune_sync.manifest import FORMAT_VERSION
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+# How often a directory may be moved aside while it is looked at.
+LOOK_TRIES = 3
 
 
 class RunLease(Protocol):
@@ -113,7 +115,7 @@ class Site(Protocol):
         """Who has it now."""
 
     def move_aside(self, seen: Holder | None) -> str:
-        """Give the earlier experiment a name of its own; returns it.
+        """Give the earlier experiment a name of its own; returns it, or "" if another one just did.
 
         Args:
             seen: Who had it a moment ago, and may be taken it from.
@@ -209,13 +211,25 @@ class LocalSite:
 
     def move_aside(self, seen: Holder | None) -> str:
         """See `Site.move_aside`."""
+        for _ in range(LOOK_TRIES):
+            with suppress(FileNotFoundError, FileExistsError):  # another one moves it just now
+                return self._move_aside(seen)
+        return self._move_aside(seen)
+
+    def _move_aside(self, seen: Holder | None) -> str:
+        if not self.holds_experiment():
+            return ""
         now = time.strftime("%Y%m%d-%H%M%S")
         aside = self.root.with_name(f"{self.root.name}.{now}.{uuid.uuid4().hex[:4]}")
-        self.root.rename(aside)
-        holder = live_holder(aside)
-        if holder is not None and (seen is None or holder.owner != seen.owner):
-            aside.rename(self.root)
-            raise LeaseHeldError(f"{self.root} is in use by a live run; choose another name")
+        lease = self.root / layout.LEASE_KEY
+        lease.parent.mkdir(exist_ok=True)  # Ray alone makes none
+        with locked(lease):  # whoever takes the lease now would else lose its directory
+            if not self.holds_experiment():
+                return ""
+            holder = self.live_holder()
+            if holder is not None and (seen is None or holder.owner != seen.owner):
+                raise in_use(self.root, holder, holder.age_s(time.time()))
+            self.root.rename(aside)
         return str(aside)
 
     def inside(self, key: str) -> Site:
@@ -253,6 +267,13 @@ def put_whole(store: Store, key: str, data: bytes) -> None:
 
 def holds_experiment(root: Path) -> bool:
     """Whether an experiment ran in `root`: it has a state file, or a published checkpoint."""
+    for _ in range(LOOK_TRIES):
+        with suppress(FileNotFoundError):  # it is being moved aside just now
+            return _holds_experiment(root)
+    return _holds_experiment(root)
+
+
+def _holds_experiment(root: Path) -> bool:
     if any(root.glob("experiment_state-*.json")) or any(root.glob("trainer.pkl")):
         return True
     return any((root / layout.MANIFESTS_DIR).glob("**/*.json"))
@@ -280,7 +301,9 @@ def make_way(
         raise in_use(root, holder, holder.age_s(time.time()))
     if on_existing == "error":
         raise exists_already(site, ways_out)
-    logger.warning("moved the earlier experiment %s aside to %s", root, site.move_aside(holder))
+    aside = site.move_aside(holder)
+    if aside:
+        logger.warning("moved the earlier experiment %s aside to %s", root, aside)
 
 
 def exists_already(site: Site, ways_out: str) -> ExperimentExistsError:

@@ -1,0 +1,96 @@
+"""Two starts at once, of which at least one moves an earlier experiment aside."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tune_sync.errors import LeaseHeldError
+from tune_sync.homes.lease import Holder, Lease, locked, read_holder
+from tune_sync.homes.sites import LocalSite, holds_experiment, make_way
+from tune_sync.layout import LEASE_KEY
+
+STATE = "experiment_state-2026.json"
+WAIT_S = 0.3
+TIMEOUT_S = 10.0
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An experiment whose run is over."""
+    path = tmp_path / "exp"
+    (path / ".tune_sync").mkdir(parents=True)
+    (path / STATE).write_text("{}")
+    return path
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as running:
+        yield running
+
+
+def start(root: Path) -> None:
+    make_way(LocalSite(root), "move_aside", "", lambda holder: False)
+
+
+def is_waiting(future: Future[None]) -> bool:
+    time.sleep(WAIT_S)
+    return not future.done()
+
+
+def test_who_took_the_directory_meanwhile_keeps_it(root: Path, pool: ThreadPoolExecutor) -> None:
+    with locked(root / LEASE_KEY):
+        late = pool.submit(start, root)
+        assert is_waiting(late)
+        holder = Holder("other", "far", 12, "another machine", "345", time.time())
+        (root / LEASE_KEY).write_text(json.dumps(asdict(holder)))
+    with pytest.raises(LeaseHeldError, match=r"process 12 on host far"):
+        late.result(TIMEOUT_S)
+    assert [path.name for path in root.parent.iterdir()] == ["exp"]
+
+
+def test_what_another_one_has_moved_aside_is_not_missed_nor_moved_again(
+    root: Path, pool: ThreadPoolExecutor
+) -> None:
+    with locked(root / LEASE_KEY):
+        late = pool.submit(start, root)
+        assert is_waiting(late)
+        root.rename(root.with_name("aside"))
+        (root / ".tune_sync").mkdir(parents=True)
+        (root / "new").touch()
+    late.result(TIMEOUT_S)
+    assert (root / "new").exists()
+    assert sorted(path.name for path in root.parent.iterdir()) == ["aside", "exp"]
+
+
+def test_a_lease_is_taken_where_its_directory_is_now(root: Path, pool: ThreadPoolExecutor) -> None:
+    lease = Lease(root, "me")
+    with ExitStack() as newer:
+        with locked(root / LEASE_KEY):
+            late = pool.submit(lease.acquire)
+            assert is_waiting(late)
+            root.rename(root.with_name("aside"))
+            (root / ".tune_sync").mkdir(parents=True)
+            newer.enter_context(locked(root / LEASE_KEY))  # by whoever starts there now
+        assert is_waiting(late)
+    late.result(TIMEOUT_S)
+    holder = read_holder(root / LEASE_KEY)
+    assert holder is not None
+    assert holder.owner == "me"
+    lease.release()
+
+
+def test_an_experiment_of_ray_alone_is_moved_aside(root: Path) -> None:
+    (root / ".tune_sync").rmdir()
+    start(root)
+    assert not root.exists()
+    (aside,) = root.parent.iterdir()
+    assert holds_experiment(aside)
