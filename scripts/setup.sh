@@ -11,6 +11,13 @@ die() {
     exit 1
 }
 
+# help_if_asked ARGUMENT: what the script says of itself, before it sets anything up.
+help_if_asked() {
+    [ "${1:-}" = --help ] || [ "${1:-}" = -h ] || return 0
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+    exit
+}
+
 # python_is PYTHON LOWEST_MINOR HIGHEST_MINOR: does it run, and is it Python 3 in that range?
 python_is() {
     "$1" -c "import sys; sys.exit(not (3, $2) <= sys.version_info[:2] <= (3, $3))" 2>/dev/null
@@ -62,18 +69,37 @@ make_venv() {
     PYTHONPATH=.setup/virtualenv "$1" -m virtualenv -q "$2" || die "virtualenv failed"
 }
 
+# and_tell DIRECTORY COMMAND...: says every 15 s that it still runs, and what is there by then.
+and_tell() {
+    local directory=$1 start=$SECONDS status=0 teller silence
+    shift
+    exec {silence}<> <(:) # `read` waits without a process that would outlive it
+    while ! read -rt 15 -u "$silence"; do
+        echo "  ... $((SECONDS - start)) s, $(du -sh "$directory" 2>/dev/null | cut -f1) so far"
+    done 9>&- &
+    teller=$!
+    "$@" || status=$?
+    kill "$teller"
+    wait "$teller" 2>/dev/null || true
+    exec {silence}>&-
+    return "$status"
+}
+
 # venv_for DIRECTORY PYTHON PIP_ARGUMENTS...: makes it, or leaves it when nothing has changed.
 venv_for() {
-    local venv=$1 python=$2 stamp
+    local venv=$1 python=$2 interpreter stamp
     shift 2
-    stamp="$repo_dir $python $* $(cat pyproject.toml scripts/*.txt | sha256sum)"
+    # Not its path: in an environment of somebody's, or a shim's, the same one has others.
+    interpreter=$("$python" -c 'import os, sys; print(os.path.realpath(sys.base_prefix), sys.version)')
+    stamp="$repo_dir $interpreter $* $(cat pyproject.toml scripts/*.txt | sha256sum)"
     if [ "$(cat "$venv/stamp" 2>/dev/null)" = "$stamp" ] && "$venv/bin/python" -c '' 2>/dev/null; then
         return
     fi
     echo "installing into $venv with $("$python" --version); a few minutes the first time"
     make_venv "$python" "$venv"
     # -qq hides notes about package indexes of this machine, not errors.
-    "$venv/bin/python" -m pip install -qq "$@" || die "pip could not install into $venv"
+    and_tell "$venv" "$venv/bin/python" -m pip install -qq "$@" ||
+        die "pip could not install into $venv"
     echo "$stamp" >"$venv/stamp"
 }
 

@@ -42,6 +42,7 @@ def main() -> int:
     own_lines.setFormatter(logging.Formatter("tune_sync: %(message)s"))
     logging.getLogger("tune_sync").addHandler(own_lines)
     logging.getLogger("tune_sync").setLevel(logging.INFO)
+    say("the driver is up, and joins the cluster")
     ray.init(log_to_driver=False, logging_level=logging.CRITICAL)
     progress = Progress(trial_number)
     tuner = tune.Tuner(
@@ -65,6 +66,7 @@ def main() -> int:
             verbose=0,
         ),
     )
+    say("the search begins; its first trials start once both hosts have processes for them")
     results = tuner.fit()
     report = {
         "trials": len(results),

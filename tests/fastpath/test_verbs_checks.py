@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import resource
 from pathlib import Path
 
 import pytest
 
-from tune_sync.commands.doctor import tell
+from tune_sync.behind.replica_transports import wish_of
+from tune_sync.commands.doctor import add_arguments, tell
 from tune_sync.errors import ConfigError, TransportMissingError
 from tune_sync.fastpath.transports import RdmaTransport, choose
 from tune_sync.fastpath.verbs import checks
 from tune_sync.fastpath.verbs.checks import Wish, checked_wish, find_place, missing
 from tune_sync.fastpath.verbs.places import counters, ports
+from tune_sync.spec import Options
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"
 NONE = "0000:0000:0000:0000:0000:0000:0000:0000"
@@ -185,3 +188,11 @@ def test_a_host_without_rdma_takes_another_transport_and_says_so() -> None:
     with pytest.raises(TransportMissingError, match="device"):
         choose("rdma", [transport], required=True)
     assert "rdma: device" in choose("auto", [transport]).fallback_reason
+
+
+def test_the_doctor_asks_for_as_much_lockable_memory_as_a_run() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    lock_bytes = parser.parse_args([]).lock
+    assert lock_bytes == wish_of(Options()).lock_bytes
+    assert f"({lock_bytes >> 20}MiB)" in parser.format_help()

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -48,3 +50,14 @@ def test_every_variable_of_the_environment_is_in_the_one_table() -> None:
     table = (ROOT / "docs/reference/environment.md").read_text()
     listed = set(re.findall(r"^\| `(TUNE_SYNC_[A-Z_]+)` \|", table, re.MULTILINE))
     assert listed == used
+
+
+@pytest.mark.parametrize("name", ["scripts/demo", "scripts/test", "scripts/bench"])
+def test_help_says_what_a_script_does_and_sets_nothing_up(tmp_path: Path, name: str) -> None:
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    done = subprocess.run(
+        [tmp_path / name, "--help"], capture_output=True, text=True, timeout=20, cwd=tmp_path
+    )
+    assert done.returncode == 0 and done.stdout.startswith("Sets up what is needed, then ")
+    assert f"\n  {name} " in done.stdout and "set -euo" not in done.stdout, done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["scripts"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from tune_sync.behind.replica_transports import LOCK_BYTES
 from tune_sync.commands.device import add_device_arguments, wished
 from tune_sync.commands.numbers import size_bytes
 from tune_sync.fastpath import mooncake_engine
 from tune_sync.fastpath.transport_names import MOONCAKE, RDMA
 from tune_sync.fastpath.verbs import checks as rdma
-from tune_sync.fastpath.verbs.checks import LEAST_LOCKED_BYTES, Check, Wish
+from tune_sync.fastpath.verbs.checks import Check, Wish
 from tune_sync.fastpath.verbs.places import DEV, SYS
 
 
@@ -21,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_device_arguments(parser)
     parser.add_argument(
-        "--lock", type=size_bytes, default=LEAST_LOCKED_BYTES, metavar="SIZE",
-        help="memory that will be pinned, such as two checkpoints (64MiB)",
+        "--lock", type=size_bytes, default=LOCK_BYTES, metavar="SIZE",
+        help="memory that will be pinned; what a node of a run pins (72MiB), 1GiB for the bench",
     )  # fmt: skip
 
 
