@@ -19,8 +19,10 @@ from tune_sync.field_checks import (
     check_choice,
     check_count,
     check_flag,
+    check_options,
     check_patterns,
     check_seconds,
+    names_its_fields,
     own_syncers,
 )
 from tune_sync.filters import leaves_nothing
@@ -51,6 +53,7 @@ LEFT_OUT = "left out of the pickle"
 _BUILT_IN = (CloudSyncer, ObjectStoreSyncer, SharedDirectorySyncer)
 
 
+@names_its_fields
 @dataclass
 class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
     """How results of trials are stored, and where. Put it into `tune_sync.RunConfig`.
@@ -153,7 +156,7 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
             return
         _check_fast_path(self)
         is_bucket = check_upload_dir(self.upload_dir)
-        _check_options(self.storage_options, is_bucket)
+        check_options(self.storage_options, is_bucket)
         _check_syncer(self.syncer, self.upload_dir, is_bucket)
         _check_sending(self)
 
@@ -340,15 +343,6 @@ def _check_exclude(patterns: Sequence[str]) -> None:
                 f"SyncConfig(exclude=...): {pattern!r} matches every file of a checkpoint, and "
                 "would store empty ones; name what is to be left out"
             )
-
-
-def _check_options(options: Any, is_bucket: bool) -> None:
-    if options is None:
-        return
-    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
-        raise ConfigError("SyncConfig(storage_options=...): a dict with names as keys is needed")
-    if options and not is_bucket:
-        raise ConfigError("SyncConfig(storage_options=...): there is no bucket as upload_dir")
 
 
 def _check_syncer(syncer: Any, place: Any, is_bucket: bool) -> None:

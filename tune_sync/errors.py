@@ -4,6 +4,7 @@
 TuneSyncError
 ├── FixCallError             change the call, the configuration or the files, then call again
 │   ├── ConfigError          (ValueError) a field, or a combination of fields, that cannot work
+│   │   └── UnknownFieldError (TypeError) there is no field of that name
 │   ├── PathRefusedError     (ValueError) a path or link that leaves its root or nests without end
 │   ├── ExperimentExistsError (FileExistsError) the name is taken: resume it or choose another
 │   ├── ImmutableError       (PermissionError) a published checkpoint never changes
@@ -31,7 +32,7 @@ TuneSyncError
 All of them survive pickling: their arguments are positional.
 
 Beside these there are Python's own: `FileNotFoundError` and other `OSError`s of a disk or a bucket,
-`TypeError` for fields that do not exist, and from the methods of a `Syncer`, as Ray had it,
+and from the methods of a `Syncer`, as Ray had it,
 `RuntimeError` (nothing to retry, or the last try failed too) and `NotImplementedError`. Errors that
 one part of tune_sync raises for another and that is caught there stand where they are raised.
 """
@@ -49,6 +50,10 @@ class FixCallError(TuneSyncError):
 
 class ConfigError(FixCallError, ValueError):
     """A field, or a combination of fields, that cannot work."""
+
+
+class UnknownFieldError(ConfigError, TypeError):
+    """There is no field of that name: a slip of the pen, or a field of another class."""
 
 
 class PathRefusedError(FixCallError, ValueError):

@@ -1,11 +1,42 @@
-"""Checks of single fields of `SyncConfig`; their errors name the field."""
+"""Checks of the fields of settings; their errors name the field."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, TypeVar
 
-from tune_sync.errors import ConfigError
+from tune_sync.errors import ConfigError, UnknownFieldError
+
+_T = TypeVar("_T")
+
+
+def names_its_fields(kind: type[_T]) -> type[_T]:
+    """Have a dataclass tell its fields where it is given one that it has not.
+
+    For above `@dataclass`. A subclass that is a dataclass too has an `__init__` of its own.
+    """
+    known = [each.name for each in fields(kind) if each.init]  # type: ignore[arg-type]
+    make: Callable[..., None] = kind.__init__
+
+    @wraps(make)
+    def told(self: Any, *values: Any, **named: Any) -> None:
+        if unknown := [name for name in named if name not in known]:
+            raise UnknownFieldError(_unknown(kind.__name__, unknown, known))
+        make(self, *values, **named)
+
+    kind.__init__ = told  # type: ignore[method-assign]
+    return kind
+
+
+def _unknown(kind: str, unknown: Sequence[str], known: Sequence[str]) -> str:
+    """No value is shown: it may be a secret."""
+    given = ", ".join(f"{name}=..." for name in unknown)
+    close = {near: None for name in unknown for near in get_close_matches(name, known, 1)}
+    meant = f"did you mean {', '.join(close)}? " if close else ""
+    return f"{kind}({given}): no such field; {meant}Its fields are {', '.join(known)}"
 
 
 def check_seconds(name: str, value: Any, most: float) -> None:
@@ -57,3 +88,13 @@ def own_syncers(given: Any) -> str:
         f"one of your own is {made}a CommandSyncer(...), a CallbackSyncer(...) of functions, or an "
         "instance of a subclass of Syncer"
     )
+
+
+def check_options(options: Any, is_bucket: bool) -> None:
+    """Raise ConfigError if these are no options of a bucket, or there is none."""
+    if options is None:
+        return
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise ConfigError("SyncConfig(storage_options=...): a dict with names as keys is needed")
+    if options and not is_bucket:
+        raise ConfigError("SyncConfig(storage_options=...): there is no bucket as upload_dir")

@@ -26,6 +26,7 @@ from tune_sync.errors import (
     ConfigError,
     TuneSyncError,
 )
+from tune_sync.field_checks import names_its_fields
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.saved_state import TrialNames, check_restored
 from tune_sync.homes.saved_tuner import keep_copy
@@ -54,6 +55,7 @@ from tune_sync.storage_options import kept
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 
+@names_its_fields
 @dataclass
 class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
     """`ray.tune.RunConfig` whose `sync_config` is acted upon. Give it to `tune.Tuner`.

@@ -14,6 +14,7 @@ BASES = {
     "TuneSyncError": (Exception,),
     "FixCallError": (errors.TuneSyncError,),
     "ConfigError": (errors.FixCallError, ValueError),
+    "UnknownFieldError": (errors.ConfigError, TypeError),
     "PathRefusedError": (errors.FixCallError, ValueError),
     "ExperimentExistsError": (errors.FixCallError, FileExistsError),
     "ImmutableError": (errors.FixCallError, PermissionError),

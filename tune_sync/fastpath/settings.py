@@ -14,6 +14,7 @@ from tune_sync.fastpath.folder import SHARED_MEMORY
 from tune_sync.fastpath.sizing import SLOTS
 from tune_sync.fastpath.tls import Tls
 from tune_sync.fastpath.transport_names import AUTO, NAMES, OBJECT_STORE, TCP
+from tune_sync.field_checks import names_its_fields
 
 _TRANSPORTS = (AUTO, *NAMES)
 _PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
@@ -31,6 +32,7 @@ def _max_checkpoints() -> int:
     return environment.number(environment.MAX_CHECKPOINTS, SLOTS) or SLOTS
 
 
+@names_its_fields
 @dataclass
 class FastPath:
     """Checkpoints are staged in shared memory of their node. For `SyncConfig(fast_path=...)`.

@@ -1,0 +1,53 @@
+"""A field that does not exist is told with those that do."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tune_sync import FastPath, RunConfig, SyncConfig, run_config_kwargs
+from tune_sync.errors import ConfigError, UnknownFieldError
+
+SLIPS = [
+    (SyncConfig, "upload_dri", "upload_dir"),
+    (RunConfig, "sync_conf", "sync_config"),
+    (FastPath, "memory_limits", "memory_limit"),
+]
+
+
+@pytest.mark.parametrize(("kind", "slip", "meant"), SLIPS)
+def test_a_misspelt_field_is_told_with_what_may_be_meant_and_all_that_there_are(
+    kind: Any, slip: str, meant: str
+) -> None:
+    with pytest.raises(UnknownFieldError) as raised:
+        kind(**{slip: "secret"})
+    said = str(raised.value)
+    assert said.startswith(f"{kind.__name__}({slip}=...): no such field; did you mean {meant}? ")
+    assert said.endswith(", ".join(each.name for each in fields(kind) if each.init))
+    assert "secret" not in said and "_accepted" not in said
+    assert isinstance(raised.value, TypeError) and isinstance(raised.value, ConfigError)
+
+
+def test_what_is_near_to_nothing_is_told_with_the_fields_alone() -> None:
+    with pytest.raises(
+        TypeError, match=r"^SyncConfig\(xyz=\.\.\., q=\.\.\.\): no such field; Its "
+    ):
+        SyncConfig(xyz=1, q=2)  # type: ignore[call-arg]
+
+
+def test_what_is_known_is_built_copied_and_pickled_as_ever(tmp_path: Path) -> None:
+    config = replace(SyncConfig(5, strict=True), wait_for="staged", fast_path=FastPath(1000))
+    for twin in (copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
+        assert (twin.sync_period, twin.strict, twin.fast_path) == (5, True, FastPath(1000))
+    run = RunConfig(name="x", storage_path=tmp_path, sync_config=config)
+    assert replace(run, name="y").name == "y"
+    assert run_config_kwargs(config, storage_path=tmp_path)["sync_config"].strict
+    with pytest.raises(UnknownFieldError, match="did you mean sync_config"):
+        replace(run, sync_conf=config)  # type: ignore[call-arg]
+    assert "upload_dir" in inspect.signature(SyncConfig).parameters
