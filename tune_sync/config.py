@@ -12,7 +12,7 @@ from typing import Any
 from ray.tune import SyncConfig as RaySyncConfig
 
 from tune_sync.buckets.url import is_bucket_url
-from tune_sync.destination import check_upload_dir
+from tune_sync.destination import check_upload_dir, refuse_bare_path
 from tune_sync.errors import ConfigError
 from tune_sync.fastpath import FastPath
 from tune_sync.field_checks import (
@@ -79,8 +79,8 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
             raises.
         upload_dir: Where results go: the URL of a bucket (`s3://bucket/path`, `gs://`, `abfs://`,
             any of fsspec), to which every worker writes itself; or a directory that all nodes see
-            (a path, `file://`); with a syncer of your own whatever that understands. None: the
-            driver's node, below `RunConfig.storage_path`.
+            (a path that begins with `/`, `.` or `~`, `file://`); with a syncer of your own whatever
+            that understands. None: the driver's node, below `RunConfig.storage_path`.
         storage_options: Credentials and settings of the bucket, where the usual environment does
             not have them: for `s3://` key, secret, token, endpoint_url, region, anon, sign_payload,
             engine, request_timeout_s, connect_timeout_s; for all, tries_count of a request (10).
@@ -158,6 +158,7 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
         is_bucket = check_upload_dir(self.upload_dir)
         check_options(self.storage_options, is_bucket)
         _check_syncer(self.syncer, self.upload_dir, is_bucket)
+        refuse_bare_path(self.upload_dir)
         _check_sending(self)
 
     @property

@@ -58,6 +58,20 @@ def check_upload_dir(place: Any) -> bool:
     return False
 
 
+def refuse_bare_path(place: Any) -> None:
+    """Raise ConfigError for "bucket/path", of which a directory would be made.
+
+    A `Path` says by itself that it is a directory.
+    """
+    if not isinstance(place, str) or "://" in place:
+        return
+    if not os.path.expandvars(place).startswith(("/", ".", "~", "$")):
+        raise ConfigError(
+            f"SyncConfig(upload_dir={place!r}): for a bucket write s3://{place} (gs://, abfs://), "
+            f"for a directory that all nodes see an absolute path, or ./{place}"
+        )
+
+
 def resolve_destination(upload_dir: Any, storage_path: Any) -> Destination:
     """Where a new run's results go.
 

@@ -46,7 +46,9 @@ def test_every_way_to_write_a_path_means_the_same_place_after_chdir(
 ) -> None:
     config = RunConfig(name="x", storage_path=given)
     kwargs = run_config_kwargs(storage_path=given, name="x")
-    shared = RunConfig(name="x", sync_config=SyncConfig(upload_dir=given))
+    is_bare = isinstance(given, str) and given[0] not in "./~$"  # may be a bucket that is meant
+    far = f"./{given}" if is_bare else given
+    shared = RunConfig(name="x", sync_config=SyncConfig(upload_dir=far))
     os.chdir(places["elsewhere"])
     expected = str(places[base] / below)
     assert config.storage_path == kwargs["storage_path"] == expected
@@ -54,6 +56,18 @@ def test_every_way_to_write_a_path_means_the_same_place_after_chdir(
     filesystems = [config.storage_filesystem, kwargs["storage_filesystem"]]
     for filesystem in [*filesystems, shared.storage_filesystem]:
         assert filesystem.handler.experiment_root == f"{expected}/x"
+
+
+@pytest.mark.parametrize("given", ["bucket/path", "bucket", "$BUCKET/path"])
+def test_a_bare_path_is_no_upload_dir_as_a_bucket_may_be_meant(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUCKET", "bucket")
+    says = f"for a bucket write s3://{given} .*, or ./{given}".replace("$", "[$]")
+    with pytest.raises(ConfigError, match=says):
+        SyncConfig(upload_dir=given)
+    for works in (f"./{given}", f"../{given}", f"/{given}", f"~/{given}", Path(given)):
+        assert SyncConfig(upload_dir=works).upload_dir == works
 
 
 def test_a_file_url_is_a_path(places: dict[str, Path]) -> None:
