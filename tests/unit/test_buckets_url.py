@@ -62,6 +62,22 @@ def test_a_secret_in_a_url_is_not_repeated(text: str) -> None:
     assert "hidden" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("s3:///path/x", "no bucket behind s3://; write s3://bucket/path/x"),
+        ("s3a:////path", "no bucket behind s3://; write s3://bucket/path"),
+        ("gs:///path", "no bucket behind gs://"),
+        ("abfs:///path", "no bucket behind abfs://"),
+        ("root:///host//path", "no host behind root://; write root://host:1094//"),
+    ],
+)
+def test_a_path_is_not_taken_for_the_bucket_that_is_missing(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        parse_bucket_url(text)
+    assert parse_bucket_url("hdfs:///path/x").path == "path/x"  # the node of its settings
+
+
 def test_the_account_of_azure_is_told_where_it_belongs() -> None:
     with pytest.raises(ConfigError, match=r"abfs://box/a/b.*account_name.*'?acc") as caught:
         parse_bucket_url("abfss://box@acc.dfs.core.windows.net/a/b")

@@ -21,6 +21,9 @@ _BY_FSSPEC = "fsspec+"
 _XROOTD = "root"
 
 
+# Where the part before the first slash is a bucket, or a host. Others, as hdfs, may have none.
+_WITH_BUCKET = ("s3", "gs", "abfs", _XROOTD)
+
 # What Ray and pyarrow read in a URL as it is; the rest is written as %20 and the like.
 _PLAIN = "/-_.~=:@+&,;!$'()*"
 _NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -80,8 +83,13 @@ def parse_bucket_url(text: str) -> BucketUrl:
         ConfigError: It has no scheme or no bucket, or it has a query.
     """
     scheme, _, path = text.partition("://")
-    scheme, path = _known_scheme(scheme), path.strip("/")
+    given, scheme, path = path, _known_scheme(scheme), path.strip("/")
     _refuse_secrets(scheme, path)  # first: what else is wrong is told with the whole of it
+    if given.startswith("/") and scheme in _WITH_BUCKET:
+        missing, like = ("host", "host:1094/") if scheme == _XROOTD else ("bucket", "bucket")
+        raise ConfigError(
+            f"{text!r}: there is no {missing} behind {scheme}://; write {scheme}://{like}/{path}"
+        )
     if scheme == _XROOTD:
         path = path.replace("//", "/", 1)
         if "/" not in path:
