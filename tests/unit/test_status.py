@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from tune_sync.homes.recorded import Recovery
 from tune_sync.homes.sites import LocalSite, Site, format_json
 from tune_sync.homes.store import Info
 from tune_sync.layout import FORMAT_KEY, LEASE_KEY
+from tune_sync.monitor import look
 from tune_sync.monitor.joining import muted
 from tune_sync.monitor.seen import NodeStatus, Status
 from tune_sync.run import Run
@@ -250,3 +252,25 @@ def test_what_can_be_nowhere_is_refused_before_a_cluster_is_asked(
     monkeypatch.setattr("tune_sync.monitor.command.join_cluster", join)
     assert cli.main(["status", "gopher://somewhere/exp"]) == 1
     assert "gopher" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("place", "way_out"),
+    [("s3://bucket/exp", "endpoint, region and credentials"), ("/mnt/exp", "file server")],
+)
+def test_what_does_not_answer_is_named_with_what_to_look_at(
+    place: str, way_out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = threading.Event()
+
+    def hang(*arguments: object, **named: object) -> None:
+        ends.wait(TIMEOUT_S)
+        raise OSError("late")
+
+    monkeypatch.setattr(look, "LOOK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(look, "_find", hang)
+    found = look.stored_status(place)
+    ends.set()
+    assert isinstance(found, TimeoutError)
+    assert str(found).startswith(f"{place} does not answer within 0 s; ")
+    assert way_out in str(found)

@@ -60,7 +60,7 @@ def status(
         nodes=_nodes(runs, answers.silent),
         failed={checkpoint: why for run in runs for checkpoint, why in run.lost.items()},
     )
-    found = _within(LOOK_TIMEOUT_S, lambda: _look(home_of(spec), spec.where))
+    found = _within(LOOK_TIMEOUT_S, lambda: _look(home_of(spec), spec.where), spec.where)
     if isinstance(found, Exception):
         return replace(staging, error=str(found))
     return replace(found, nodes=staging.nodes, failed=staging.failed)
@@ -74,10 +74,10 @@ def stored_status(text: str) -> Status | Exception | None:
     """
     if not _is_place(text):
         return None
-    return _within(LOOK_TIMEOUT_S, lambda: _look(*_find(text, None, has_cluster=False)))
+    return _within(LOOK_TIMEOUT_S, lambda: _look(*_find(text, None, has_cluster=False)), text)
 
 
-def _within(timeout_s: float, look: Callable[[], Status]) -> Status | Exception:
+def _within(timeout_s: float, look: Callable[[], Status], place: str) -> Status | Exception:
     """What a look at the destination says; or the error, also if it takes too long."""
     found: list[Status | Exception] = []
 
@@ -90,7 +90,19 @@ def _within(timeout_s: float, look: Callable[[], Status]) -> Status | Exception:
     thread = threading.Thread(target=work, name="tune_sync-status", daemon=True)
     thread.start()
     thread.join(timeout_s)
-    return found[0] if found else TimeoutError(f"it does not answer within {timeout_s:.0f} s")
+    return found[0] if found else TimeoutError(_silent(place, timeout_s))
+
+
+def _silent(place: str, timeout_s: float) -> str:
+    """That it does not answer, and what to look at."""
+    if is_bucket_url(place):
+        way_out = (
+            "see that the environment here has its endpoint, region and credentials, and that this "
+            "host reaches it"
+        )
+    else:
+        way_out = "see that its disk, or file server, works on this host"
+    return f"{place} does not answer within {timeout_s:.0f} s; {way_out}; then ask again"
 
 
 def _look(home: Home, where: str) -> Status:
