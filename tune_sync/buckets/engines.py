@@ -77,7 +77,7 @@ def _xrootd(url: BucketUrl, options: Mapping[str, Any]) -> Client:
             "XRootD takes credentials from the environment"
         )
     if not _is_installed("XRootD"):
-        raise ConfigError(f"{url}: pip install fsspec-xrootd")
+        raise ConfigError(_no_library(url, f"pip install {package_of(url.scheme)}"))
     return XrootdBucket(url.bucket, f"/{url.prefix}", _timeouts(options)[0])
 
 
@@ -263,7 +263,7 @@ def _fsspec(url: BucketUrl, options: Mapping[str, Any]) -> Client:
         # Who asked for fsspec gets its own hint.
         packages = "" if options.get("engine") == "fsspec" else package_of(url.scheme)
         hint = f"pip install {packages}" if packages else str(error)
-        raise ConfigError(f"{url}: no library for {url.scheme}:// is installed: {hint}") from error
+        raise ConfigError(_no_library(url, hint)) from error
 
     hosted = url.scheme in _HOSTED
     in_directories = hosted or url.scheme in ("memory", "file")
@@ -285,3 +285,7 @@ def _fsspec(url: BucketUrl, options: Mapping[str, Any]) -> Client:
 
     root = f"/{url.prefix if hosted else url.path}" if in_directories else url.path
     return FsspecBucket(make, root, makes_dirs=in_directories)
+
+
+def _no_library(url: BucketUrl, hint: str) -> str:
+    return f"{url}: no library for {url.scheme}:// is installed: {hint}"
