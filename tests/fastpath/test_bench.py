@@ -14,6 +14,7 @@ import pytest
 
 from tests.fastpath.certificates import make_certificates
 from tests.meta.test_imports import BLOCK_RAY
+from tune_sync.cli import main
 
 TOKEN = "the token of this bench"
 MAIN = f"{BLOCK_RAY}from tune_sync.cli import main; sys.exit(main())"
@@ -107,8 +108,31 @@ def test_without_a_token_it_tells_how_to_make_one() -> None:
 
 
 def test_a_transport_that_is_not_there_is_refused(target: Target) -> None:
-    done = initiate(target.address, "--transport", "pigeon", *LOAD)
-    assert done.returncode == 1 and "'auto', 'rdma', 'tcp'" in done.stderr
+    for name in ("pigeon", "object_store"):
+        done = initiate(target.address, "--transport", name, *LOAD)
+        assert done.returncode == 2
+        listed = done.stderr.partition("choose from ")[2].strip(" )\n").replace("'", "")
+        assert listed == "auto, rdma, mooncake, tcp"
+
+
+@pytest.mark.parametrize("role", [[], ["target"], ["initiator"]])
+def test_its_help_tells_the_transports_and_the_token(
+    role: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", *role, "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Transports: auto, rdma, mooncake, tcp." in said and "TUNE_SYNC_TOKEN" in said
+
+
+def test_what_is_no_address_is_told_before_all_else() -> None:
+    for words in (["initiator", "127.0.0.1"], ["target", "--listen", "127.0.0.1"]):
+        done = subprocess.run(
+            command(*words), env=environment(), capture_output=True, text=True, timeout=120,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 1 and "is no address; give HOST:PORT" in done.stderr
+        assert len(done.stderr.splitlines()) == 1  # nothing of RDMA
 
 
 def test_a_device_is_chosen_by_options_or_else_by_the_environment(

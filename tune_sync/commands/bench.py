@@ -16,8 +16,8 @@ from tune_sync.commands.numbers import count, readable, seconds, size_bytes
 from tune_sync.errors import ConfigError
 from tune_sync.fastpath import bench, environment
 from tune_sync.fastpath.bench import Load, Result, Visit
+from tune_sync.fastpath.transport_names import AUTO, MOONCAKE, RDMA, TCP
 from tune_sync.fastpath.transports import (
-    AUTO,
     Limits,
     MooncakeTransport,
     RdmaTransport,
@@ -27,9 +27,13 @@ from tune_sync.fastpath.transports import (
     choose,
 )
 from tune_sync.fastpath.transports.rdma import BLOCK_BYTES as RDMA_BLOCK_BYTES
+from tune_sync.fastpath.transports.tcp import host_and_port
 from tune_sync.fastpath.transports.transport import STREAMS
 
 GB = 1e9
+
+# What goes from memory to memory; the object store is Ray's, and no part of this.
+_TRANSPORTS = (AUTO, RDMA, MOONCAKE, TCP)
 
 # What a socket says of an address, or a port, where it cannot be.
 _NO_PLACE = (
@@ -49,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--duration", type=seconds, help="seconds until it ends (never)")
     initiator = roles.add_parser("initiator", help="write into a target's memory, or read it")
     add = initiator.add_argument
-    add("address", help="what the target printed")
+    add("address", metavar="HOST:PORT", help="what the target printed")
     add("--operation", choices=(bench.WRITE, bench.READ), default=bench.WRITE, help="(write)")
     add("--block-size", type=size_bytes, default="4MiB", help="of each part (4MiB)")
     add("--batch-size", type=count, default=16, help="parts that are waited for together (16)")
@@ -57,8 +61,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--streams", type=count, default=STREAMS, help=f"to the target ({STREAMS})")
     add("--duration", type=seconds, default=10.0, help="seconds (10)")
     add("--json", action="store_true", help="print one line of JSON")
+    for role in (parser, target, initiator):
+        role.epilog = (
+            f"environment: {environment.TOKEN}, the same on both hosts, such as `openssl rand -hex "
+            f"16` prints. Transports: {', '.join(_TRANSPORTS)}."
+        )
     for role in (target, initiator):
-        role.add_argument("--transport", default=AUTO, help="(auto)")
+        role.add_argument(
+            "--transport", choices=_TRANSPORTS, default=AUTO,
+            help="(auto: rdma where this host can, else tcp)",
+        )  # fmt: skip
         add_device_arguments(role)
         for name in ("certificate", "key", "authority"):
             role.add_argument(f"--tls-{name}", type=Path, metavar="FILE", help="for TLS: all three")
@@ -70,10 +82,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _target(arguments: argparse.Namespace) -> int:
-    transport = _transport(arguments, Limits())
     host, _, port = arguments.listen.rpartition(":")
     if not host or not port.isdigit():
-        raise ConfigError(f"--listen {arguments.listen} is no address; give host:port")
+        raise ConfigError(f"--listen {arguments.listen} is no address; give HOST:PORT")
+    transport = _transport(arguments, Limits())
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -93,6 +105,7 @@ def _target(arguments: argparse.Namespace) -> int:
 
 
 def _initiate(arguments: argparse.Namespace) -> int:
+    host_and_port(arguments.address)  # what is wrong with it is told before all else
     load = Load(
         arguments.operation, arguments.block_size, arguments.batch_size, arguments.threads,
         arguments.duration,

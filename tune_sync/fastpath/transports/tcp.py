@@ -60,7 +60,7 @@ class TcpTransport(Transport):
 
     def _opener(self, address: str) -> Callable[[dict[str, str]], tuple[Stream, dict[str, Any]]]:
         """Opens connections to `address`, given what to say first."""
-        place = _place(address)
+        place = host_and_port(address)
         return lambda hello: self._open(address, place, hello)
 
     def _open(
@@ -137,8 +137,9 @@ def _no_tls(address: str, error: BaseException | None) -> PeerRefusedError:
     )
 
 
-def _place(address: str) -> tuple[str, int]:
+def host_and_port(address: str) -> tuple[str, int]:
+    """The two parts of it. Raises ConfigError if it is no address."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"{address!r} is no address; give host:port")
+        raise ConfigError(f"{address!r} is no address; give HOST:PORT")
     return host.strip("[]"), int(port)
