@@ -10,6 +10,7 @@ from tune_sync.sending.gate import Gate
 from tune_sync.sending.orders import News, Orders
 from tune_sync.sending.planned import PlannedBacklog
 from tune_sync.sending.queue import Item, SendQueue
+from tune_sync.sending.words import checkpoints
 
 FIRST, SECOND = "t/checkpoint_000000", "t/checkpoint_000001"
 
@@ -30,16 +31,25 @@ def test_the_line_tells_count_size_age_and_what_is_stored_lost_or_wrong() -> Non
     backlog.lose_node("n2", "node n2 is gone")
     backlog.hear("n1", News(held=["a"], left_bytes=3_000_000, left_s=13.0, error="no route"))
     assert backlog.progress() == (
-        "1 checkpoints (3 MB) are on their way, the oldest for 13 s; stored: 1, failed: 1; no route"
+        "1 checkpoint (3 MB) is on its way, the oldest for 13 s; stored: 1, failed: 1; no route"
     )
     assert backlog.lost == {SECOND: "node n2 is gone"}
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "said"),
+    [(1, "1 kB"), (12_345, "13 kB"), (999_000, "999 kB"), (999_001, "1 MB"), (7_400_000, "7 MB")],
+)
+def test_little_is_told_in_kilobytes(size_bytes: int, said: str) -> None:
+    assert checkpoints(1, size_bytes) == f"1 checkpoint ({said})"
+    assert checkpoints(2, size_bytes) == f"2 checkpoints ({said})"
 
 
 def test_the_line_tells_how_much_of_it_two_nodes_have() -> None:
     backlog = Backlog()
     backlog.accept(FIRST, False, ["a@n1@n2", "b@n2@n1"], None)
     backlog.accept(SECOND, False, ["c@n1", "d@n2@n1"], None)  # no room on n2 for the one
-    on_their_way = "2 checkpoints (0 MB) are on their way"
+    on_their_way = "2 checkpoints (0 kB) are on their way"
     assert backlog.progress() == f"{on_their_way}, replicated: 1; stored: 0"
     backlog.hear("n1", News(held=["a", "c"], stored={"c": "there"}))
     assert backlog.progress() == f"{on_their_way}, replicated: 2; stored: 0"

@@ -85,9 +85,7 @@ def test_it_says_what_is_staged_and_is_quiet_before_and_after(
     node.news = News(held=["a"], left_count=1, left_bytes=5_000_000, left_s=7.0)
     behind.accept(FIRST, False, ["a@n1"], None)
     until(lambda: len(lines()) >= 2)
-    assert lines()[-1] == (
-        "exp: 1 checkpoints (5 MB) are on their way, the oldest for 7 s; stored: 0"
-    )
+    assert lines()[-1] == ("exp: 1 checkpoint (5 MB) is on its way, the oldest for 7 s; stored: 0")
     node.news = News(held=["a"], stored={"a": sealed(home.committer, {"f": b"1"}, FIRST)})
     behind.flush(TIMEOUT_S)
 

@@ -18,6 +18,7 @@ from tune_sync.agents.names import agent_name, names_of, node_of
 from tune_sync.behind.nodes import NodeLostError
 from tune_sync.errors import LeaseHeldError
 from tune_sync.sending.orders import News, Orders
+from tune_sync.sending.words import checkpoints
 from tune_sync.spec import Spec
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -218,8 +219,8 @@ def _finish(where: str, name: str, timeout_s: float, asked: Sequence[Any], began
             return False
         if now_s - said_s > SAY_S:
             logger.warning(
-                "%s: waiting for %d checkpoints (%.0f MB) of an earlier run, on node %s",
-                where, news.left_count, news.left_bytes / 1e6, node,
+                "%s: waiting for %s of an earlier run, on node %s",
+                where, checkpoints(news.left_count, news.left_bytes), node,
             )  # fmt: skip
             said_s = now_s
         time.sleep(LOOK_S)

@@ -15,6 +15,7 @@ from tune_sync import layout
 from tune_sync.manifest import Manifest
 from tune_sync.sending.cut import Cut
 from tune_sync.sending.orders import AT, News, Orders
+from tune_sync.sending.words import on_their_way
 
 NAMES_SHOWN_COUNT = 5
 # Why a checkpoint is lost that a person, or another program, has removed.
@@ -318,12 +319,11 @@ class Backlog:
 
     def progress(self) -> str:
         """How far it is, in words."""
-        size_bytes = sum(news.left_bytes for news in self._news.values())
         left_s = max((news.left_s for news in self._news.values()), default=0.0)
         replicated_count = sum(accepted.is_replicated for accepted in self._accepted.values())
         error = next(iter(self._errors()), "")
         return (
-            f"{len(self._accepted)} checkpoints ({size_bytes / 1e6:.0f} MB) are on their way"
+            f"{on_their_way(len(self._accepted), sum(n.left_bytes for n in self._news.values()))}"
             f"{f', the oldest for {left_s:.0f} s' if left_s else ''}"
             f"{f', replicated: {replicated_count}' if replicated_count else ''}"
             f"; stored: {self._published_count}"
