@@ -258,8 +258,8 @@ def _check_staging(config: SyncConfig) -> None:
     if (limit is not None or place is not None) and not config.stages:
         named = "staging_dir" if limit is None else "staging_limit_bytes"
         raise ConfigError(
-            f'SyncConfig({named}=...): nothing is staged without wait_for="staged" or '
-            'on_sync_error="continue"'
+            f'SyncConfig({named}=...): nothing is staged without wait_for="staged", '
+            'wait_for="replicated" with fast_path=FastPath(), or on_sync_error="continue"; add one'
         )
 
 

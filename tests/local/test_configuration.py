@@ -326,6 +326,13 @@ def test_what_cannot_be_staged_is_refused(fields: dict[str, Any]) -> None:
         SyncConfig(**fields)
 
 
+@pytest.mark.parametrize("field", [{"staging_limit_bytes": 1}, {"staging_dir": "/tmp/staging"}])
+def test_each_way_to_stage_is_told_where_nothing_is(field: dict[str, Any]) -> None:
+    ways = '"staged".*"replicated".*fast_path=FastPath.*"continue"'
+    with pytest.raises(ConfigError, match=ways):
+        SyncConfig(**field)
+
+
 @pytest.mark.parametrize(
     ("fields", "way_out"),
     [
