@@ -26,6 +26,7 @@ from tune_sync.agents.connect import (
 from tune_sync.agents.left_behind import Wanted, send_left_behind
 from tune_sync.agents.memory_probe import check_memory
 from tune_sync.agents.probe import check_shared
+from tune_sync.agents.staging_probe import check_staging
 from tune_sync.agents.transport_probe import check_transports
 from tune_sync.buckets.environment import environment_options
 from tune_sync.buckets.url import KNOWN_TO_ARROW
@@ -202,8 +203,8 @@ def begin_home(handler: SyncHandler) -> Any:
 
     Raises:
         NotSharedError: A node does not see the shared directory; names both.
-        ConfigError: No node has as much shared memory as was asked for; or a file for TLS is not
-            there.
+        ConfigError: No node has as much shared memory as was asked for; a node cannot stage in
+            `staging_dir`; or a file for TLS is not there.
         TransportMissingError: The transport that is required cannot be used.
     """
     spec = handler.spec
@@ -216,10 +217,12 @@ def begin_home(handler: SyncHandler) -> Any:
             # By now what another driver did before is seen here: one of the two stops.
             handler.start().lease.check()
         address = start_home(node_id())
+    spec = replace(spec, address=address)
     if spec.options.memory_dir:
         check_memory(spec.options)
+    check_staging(spec)
     check_transports(spec.options, node_id())
-    handler.spec = replace(spec, address=address)
+    handler.spec = spec
     return note_run(handler.spec)
 
 

@@ -10,10 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from tune_sync.behind.memory_home import Memory
-from tune_sync.errors import StoreDeniedError
+from tune_sync.errors import ConfigError, StoreDeniedError
 from tune_sync.fastpath.budget import Budget
 from tune_sync.fastpath.folder import SHARED_MEMORY, folder_of
+from tune_sync.homes.disk import make_directory
 from tune_sync.spec import Options
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def staging_root(given: str) -> Path:
@@ -36,6 +39,32 @@ def staging_root(given: str) -> Path:
                 "read and changed by others; remove it, or give SyncConfig(staging_dir=...)",
             )
     return root
+
+
+def why_unusable(given: str) -> str:
+    """Make this node's staging directory, and write there.
+
+    Returns:
+        Why that cannot be, with the way out; "" if it can, or if the disk is full: there may be
+        room later, and checkpoints that find none go to their destination.
+    """
+    try:
+        root = staging_root(given)
+    except StoreDeniedError as error:
+        return str(error.strerror)
+    try:
+        make_directory(root, "staging_dir")
+        with tempfile.NamedTemporaryFile(dir=root, prefix=".probe-") as file:
+            file.write(b"x")
+            file.flush()
+    except ConfigError as error:
+        return str(error)
+    except OSError as error:
+        if error.errno in _FULL:
+            return ""
+        why = f"{root} cannot be written to by uid {os.getuid()}: {error.strerror or error}"
+        return f"{why}; make it writable there, or give another staging_dir"
+    return ""
 
 
 def memory_of(options: Options, owner: str, node: str) -> Memory | None:

@@ -1,0 +1,89 @@
+"""What is wrong with a node's staging directory is known before anything is staged there."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_store_disks import on_a_small_disk
+from tune_sync.behind.staging_roots import why_unusable
+
+
+def test_one_that_can_be_written_is_made_and_nothing_stays_in_it(tmp_path: Path) -> None:
+    root = tmp_path / "nodes" / "staging"
+    assert why_unusable(str(root)) == ""
+    assert why_unusable(str(root)) == "", "also where it is there"
+    assert not list(root.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("below", "why"),
+    [
+        ("file", "is no directory"),
+        ("file/below", "is no directory"),
+        ("/proc/below", "no directory can be made in /proc"),
+        ("/proc", "cannot be written to"),
+        ("/sys/below", "cannot be written to"),
+        ("x" * 300, "File name too long"),
+    ],
+)
+def test_one_that_cannot_be_is_named_with_the_reason_and_the_way_out(
+    tmp_path: Path, below: str, why: str
+) -> None:
+    (tmp_path / "file").touch()
+    root = str(tmp_path / below)
+    said = why_unusable(root)
+    assert root in said and why in said and "give another staging_dir" in said
+
+
+def test_one_that_is_somebody_elses_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    Path(tmp_path, f"tune_sync-{os.getuid()}").symlink_to(tmp_path)
+    said = why_unusable("")
+    assert str(tmp_path) in said and "SyncConfig(staging_dir=...)" in said
+
+
+def test_a_read_only_disk_is_refused_and_a_full_one_is_not(tmp_path: Path) -> None:
+    """There may be room later, and meanwhile checkpoints go on by themselves."""
+    on_a_small_disk(
+        tmp_path,
+        """
+from contextlib import suppress
+from tune_sync.behind.staging_roots import why_unusable
+(disk / "staging").mkdir()
+for fills in range(2):  # the rest of its bytes, then of its inodes
+    with suppress(OSError), open(disk / "fills", "wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    assert why_unusable(str(disk / "staging")) == ""
+    subprocess.run(["mount", "-o", "remount,nr_inodes=6", disk], check=True)
+assert why_unusable(str(disk / "new")) == ""
+subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+for root in (disk, disk / "staging"):
+    said = why_unusable(str(root))
+    assert "Read-only file system" in said and "give another staging_dir" in said, said
+""",
+    )
+
+
+def test_one_that_this_user_may_not_write_is_refused(tmp_path: Path) -> None:
+    on_a_small_disk(
+        tmp_path,
+        """
+os.chmod(disk, 0o555)
+child = os.fork()
+if child == 0:
+    from tune_sync.behind.staging_roots import why_unusable
+    if os.getuid() == 0:
+        os.setuid(65534)
+    said = [why_unusable(str(root)) for root in (disk, disk / "staging")]
+    good = all("Permission denied" in one and f"uid {os.getuid()}" in one for one in said)
+    os._exit(0 if good else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+""",
+    )
