@@ -127,9 +127,10 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def barrier(self, copied: str = "", metrics: Mapping[str, Any] | None = None) -> None:
         """Seal what was written, and a checkpoint that is `copied`: durable when this returns."""
-        if copied:
-            self.uploads.copied(self._key(copied) or "", self.connector.ranks_count(), metrics)
-        self.uploads.seal()
+        checkpoint = (self.key(copied) or "") if copied else ""
+        if checkpoint:
+            self.uploads.copied(checkpoint, self.connector.ranks_count(), metrics)
+        self.uploads.seal(checkpoint)
 
     def bind(self, experiment: str) -> None:
         """Set the experiment's name. Raises as `layout.check_experiment` does."""
@@ -200,12 +201,12 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             self._begin(place.checkpoint)
         elif place.kind is Kind.CHECKPOINT:
             self._upload(place).make_dir(place.inner)
-        elif self._wanted(place, self._key(path) or ""):
-            self._writable_home().make_dir(self._key(path) or "")
+        elif self._wanted(place, self.key(path) or ""):
+            self._writable_home().make_dir(self.key(path) or "")
 
     def open_output_stream(self, path: str, metadata: object) -> pa.PythonFile:
         """A stream into a checkpoint's staging, or into a file that appears whole on close."""
-        key, place = self._key(path) or "", self._place(path)
+        key, place = self.key(path) or "", self._place(path)
         if not self._wanted(place, key):
             return pa.PythonFile(NullStream(), mode="w")
         if place.kind is Kind.CHECKPOINT:
@@ -315,12 +316,12 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         """See `Home.make_directory`."""
         return self._writable_home().make_directory(size_bytes)
 
-    def _key(self, path: str) -> str | None:
+    def key(self, path: str) -> str | None:
         """`path` relative to the experiment directory, or None if it is elsewhere."""
         return layout.below(self.experiment_root, path) if self.spec.experiment else None
 
     def _own_key(self, path: str) -> str:
-        key = self._key(path)
+        key = self.key(path)
         if key is None:
             raise PathRefusedError(f"{path} is not inside the experiment {self.experiment_root}")
         return key
@@ -331,7 +332,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def locate(self, path: str) -> tuple[Home, str, str]:
         """The home to read `path` from, its key there, and what the keys are relative to."""
-        key = self._own_key(path) if self.spec.scheme else self._key(path)
+        key = self._own_key(path) if self.spec.scheme else self.key(path)
         if key is not None:
             return self._home(), key, self.experiment_root
         base = Path(path)

@@ -19,7 +19,15 @@ class RunFileSystem(pafs.PyFileSystem):  # type: ignore[misc]
     raises what went wrong with it. It is also the one proof that the copy has come to its end: of a
     copy that failed half way no `Checkpoint` is made. And it is where a trial's metrics can be seen
     before its driver has them.
+
+    A report begins with a directory for its checkpoint. Those of a copy do not come this way:
+    pyarrow makes them by itself, and several checkpoints may be in one.
     """
+
+    def create_dir(self, path: str, *, recursive: bool = True) -> None:
+        """Make a directory; what this thread left half way, as a report failed, makes room."""
+        self.handler.uploads.drop_left(self.handler.key(str(path)) or "")
+        super().create_dir(path, recursive=recursive)
 
     def __bool__(self) -> bool:
         asking = sys._getframe(1)

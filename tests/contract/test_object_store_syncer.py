@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,6 +115,21 @@ def test_a_second_sync_of_a_checkpoint_holds_its_own_files_alone(
     syncer.wait()
     config.storage_filesystem.handler.publish(checkpoint)
     assert tree_digest(checkpoint) == tree_digest(local)
+
+
+def test_several_checkpoints_of_a_trial_go_up_in_one_directory(
+    syncer: ObjectStoreSyncer, config: RunConfig, local: Path, tmp_path: Path
+) -> None:
+    """None of them is what a failed report has left."""
+    names = [f"checkpoint_{number:06d}" for number in range(3)]
+    for name in names:
+        shutil.copytree(local, tmp_path / "trial" / name)
+    syncer.sync_up(str(tmp_path / "trial"), f"{config.storage_path}/exp/trial")
+    syncer.wait()
+    for name in names:
+        checkpoint = f"{config.storage_path}/exp/trial/{name}"
+        config.storage_filesystem.handler.publish(checkpoint)
+        assert tree_digest(checkpoint) == tree_digest(local)
 
 
 def test_delete_removes_and_a_later_sync_brings_all_back(

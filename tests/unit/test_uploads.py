@@ -327,3 +327,48 @@ def test_what_was_reported_and_is_not_placed_yet_does_not_go_with_the_next_repor
             uploads.seal()
     for name in names:
         assert home.committer.place(name, attempts=uploads.take(name)).manifest.files
+
+
+def test_several_checkpoints_of_a_trial_may_be_in_one_copy(tmp_path: Path) -> None:
+    experiment, source = Experiment(tmp_path), tmp_path / "source"
+    handler, names = experiment.filesystem.handler, [f"checkpoint_{n:06d}" for n in range(3)]
+    for name in names:
+        (source / name).mkdir(parents=True)
+        (source / name / "file").write_text(name)
+    trial = Path(handler.experiment_root, "trial")
+    try:
+        pafs.copy_files(
+            str(source), str(trial), source_filesystem=pafs.LocalFileSystem(),
+            destination_filesystem=experiment.filesystem, use_threads=False,
+        )  # fmt: skip
+        for name in names:
+            handler.publish(f"{trial}/{name}")
+            assert (trial / name / "file").read_text() == name
+    finally:
+        handler.run.close()
+
+
+def test_a_report_fails_whose_seal_failed_in_another_thread(tmp_path: Path) -> None:
+    """As one that pickles something of the run just then: it is told, and may not tell."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Full(LocalHome):
+        def seal(self, checkpoint: str, seal: Seal) -> None:
+            entered.set()
+            assert go_on.wait(10)
+            raise StoreFullError(errno.ENOSPC, "full")
+
+    def pickle() -> None:
+        with suppress(StoreFullError):
+            uploads.seal()
+
+    uploads = Uploads()
+    uploads.begin(Full(tmp_path), CHECKPOINT, 0).add_small("file", b"body", digest_of(b"body"))
+    other = threading.Thread(target=pickle)
+    other.start()
+    assert entered.wait(10)
+    uploads.copied(CHECKPOINT, 1)
+    threading.Timer(0.2, go_on.set).start()  # once this thread waits for its turn
+    with pytest.raises(StoreFullError):
+        uploads.seal(CHECKPOINT)
+    other.join()

@@ -201,14 +201,18 @@ class Upload:
         Raises:
             StoreError, OSError, …: It has failed, whoever was told before: see `seal`.
         """
-        if self._failure is not None:
-            self._untold = None
-            raise self._failure
+        self.check()
         with self._contents:
             if not self._open_count and self._ranks_count != ranks_count:
                 self._ranks_count = ranks_count
                 self._metrics = None if metrics is None else plain_metrics(metrics)
                 self._changed = True
+
+    def check(self) -> None:
+        """Raise what it failed with, whoever was told before."""
+        if self._failure is not None:
+            self._untold = None
+            raise self._failure
 
     def tell_later(self, error: Exception) -> None:
         """Keep an error that whoever gets it now drops: `copied` raises it, or `seal`."""
@@ -233,7 +237,7 @@ class Upload:
     def is_left_here(self) -> bool:
         """Whether this thread began it, and has not come to its end with it, nor sealed any of it.
 
-        If it begins another one now, the copy has failed: nobody goes on with it.
+        If it reports another one now, the copy has failed: nobody goes on with it.
         """
         mine = self._begun_by is threading.current_thread() and self._ranks_count is None
         return mine and self.sealed_bytes is None and not self.is_over

@@ -65,19 +65,14 @@ class Uploads:
     def begin(self, home: Home, checkpoint: str, rank: int) -> Upload:
         """A new attempt: what this process wrote for that checkpoint before is dropped.
 
-        So is what this thread wrote of another one of that trial, and left half way: its report has
-        failed, as a file could not be read, and the room is needed.
-
         Raises:
             ConfigError: Another thread is writing it: its bytes are not dropped under its hands.
         """
         upload = Upload(home, checkpoint, rank, check_key=self._check_key)
         with self._lists:
             earlier = self._uploads.get(checkpoint)
-            left = self._left_here(layout.parent(checkpoint))
             if earlier is None or not earlier.is_of_another_thread:
-                gone = {k for k, u in self._uploads.items() if u.is_over or u in left}
-                self._uploads = {k: u for k, u in self._uploads.items() if k not in gone}
+                self._uploads = {k: u for k, u in self._uploads.items() if not u.is_over}
                 self._uploads[checkpoint] = upload
         if self.find(checkpoint) is not upload:
             upload.abort()
@@ -85,14 +80,24 @@ class Uploads:
                 f"{checkpoint}: another thread of this process is reporting it just now, and Ray "
                 "gave both the same name; report from one thread, or hold a lock around it"
             )
-        for dropped in {*left, *([earlier] if earlier is not None else [])}:
-            dropped.abort()
+        if earlier is not None:
+            earlier.abort()
         return upload
 
-    def _left_here(self, directory: str) -> list[Upload]:
-        """See `Upload.is_left_here`; of checkpoints in a directory. With `_lists`."""
-        beside = [u for k, u in self._uploads.items() if layout.parent(k) == directory]
-        return [upload for upload in beside if upload.is_left_here]
+    def drop_left(self, checkpoint: str) -> None:
+        """Drop what this thread left half way of others of that trial, as it reports this one.
+
+        Their reports have failed, as a file could not be read, and the room is needed. Not for who
+        copies several checkpoints before any is sealed.
+        """
+        if not layout.is_checkpoint_name(checkpoint.rpartition("/")[2]):
+            return
+        with self._lists:
+            beside = layout.parent(checkpoint)
+            of_trial = [k for k in self._uploads if layout.parent(k) == beside and k != checkpoint]
+            left = [self._uploads.pop(k) for k in of_trial if self._uploads[k].is_left_here]
+        for upload in left:
+            upload.abort()
 
     def find(self, checkpoint: str) -> Upload | None:
         """The latest attempt of this process, or None."""
@@ -110,10 +115,14 @@ class Uploads:
         if upload is not None:
             upload.copied(ranks_count, metrics)
 
-    def seal(self) -> None:
+    def seal(self, mine: str = "") -> None:
         """Seal what this process wrote: durable at home when this returns.
 
         What fails keeps none of the others from it, unless the home does not answer.
+
+        Args:
+            mine: A checkpoint that is reported by this thread: its failure is raised, also where
+                another thread was told of it first.
 
         Raises:
             StoreError, OSError, …: The first that went wrong. The next call raises the second.
@@ -133,6 +142,9 @@ class Uploads:
                     break  # nobody waits once more for no answer
         if first is not None:
             raise first
+        upload = self.find(mine)
+        if upload is not None:
+            upload.check()
 
     def _seal(self, checkpoint: str, upload: Upload) -> None:
         is_first = upload.sealed_bytes is None
