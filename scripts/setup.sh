@@ -69,12 +69,15 @@ make_venv() {
     PYTHONPATH=.setup/virtualenv "$1" -m virtualenv -q "$2" || die "virtualenv failed"
 }
 
-# and_tell DIRECTORY COMMAND...: says every 15 s that it still runs, and what is there by then.
+tell_every_s=15
+
+# and_tell DIRECTORY COMMAND...: says now and then that it still runs, and what is there by then.
 and_tell() {
     local directory=$1 start=$SECONDS status=0 teller silence
     shift
     exec {silence}<> <(:) # `read` waits without a process that would outlive it
-    while ! read -rt 15 -u "$silence"; do
+    # Bash has it ignore Ctrl-C, and so it ends by itself.
+    while ! read -rt "$tell_every_s" -u "$silence" && kill -0 $$ 2>/dev/null; do
         echo "  ... $((SECONDS - start)) s, $(du -sh "$directory" 2>/dev/null | cut -f1) so far"
     done 9>&- &
     teller=$!

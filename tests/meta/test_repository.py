@@ -3,7 +3,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,21 @@ def test_help_says_what_a_script_does_and_sets_nothing_up(tmp_path: Path, name: 
     assert done.returncode == 0 and done.stdout.startswith("Sets up what is needed, then ")
     assert f"\n  {name} " in done.stdout and "set -euo" not in done.stdout, done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["scripts"]
+
+
+def test_nothing_of_a_set_up_that_was_interrupted_goes_on_telling() -> None:
+    """Bash has what runs beside ignore Ctrl-C."""
+    script = "source scripts/setup.sh; tell_every_s=0.2; and_tell scripts sleep 60"
+    # A process that runs in the background has it ignored, and hands that on.
+    command = ["env", "--default-signal=INT", "bash", "-c", script]
+    running = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert running.stdout is not None and " so far" in running.stdout.readline()
+        os.killpg(running.pid, signal.SIGINT)
+        assert running.wait(10) != 0
+        running.communicate(timeout=10)  # ends with the last one that could write there
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import ray
 
-from tune_sync.agents.probe import PROBE_TIMEOUT_S, ask, runs_trials
+from tune_sync.agents.probe import PROBE_TIMEOUT_S, answer, ask, runs_trials
 from tune_sync.errors import ConfigError
 from tune_sync.fastpath.budget import Budget
 from tune_sync.fastpath.pages import room_bytes
@@ -30,7 +31,8 @@ def check_memory(options: Options) -> None:
     """
     nodes = [node for node in ray.nodes() if node["Alive"] and runs_trials(node["Resources"])]
     asked = [(node, ask(_room, options.memory_dir, node["NodeID"])) for node in nodes]
-    short = {node["NodeID"]: _shortage(node, ref, options) for node, ref in asked}
+    end_s = time.monotonic() + PROBE_TIMEOUT_S
+    short = {node["NodeID"]: _shortage(node, ref, options, end_s) for node, ref in asked}
     troubles = [
         f"node {node['NodeID']} ({node['NodeManagerAddress']}): {short[node['NodeID']]}"
         for node in nodes
@@ -42,9 +44,9 @@ def check_memory(options: Options) -> None:
         logger.warning("%s; checkpoints that find no room there are staged on its disk", trouble)
 
 
-def _shortage(node: Mapping[str, Any], ref: Any, options: Options) -> str:
+def _shortage(node: Mapping[str, Any], ref: Any, options: Options, end_s: float) -> str:
     try:
-        free_bytes, total_bytes = ray.get(ref, timeout=PROBE_TIMEOUT_S)
+        free_bytes, total_bytes = answer(ref, end_s)
     except (OSError, ray.exceptions.RayError) as error:
         return f"its shared memory cannot be looked at: {error}"
     store_bytes = int(node["Resources"].get("object_store_memory", 0))

@@ -6,6 +6,7 @@ Nodes that join later are looked at by the first trial there; see `SharedHome.ch
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,7 +34,8 @@ def check_shared(root: str) -> None:
     nodes = [node for node in ray.nodes() if node["Alive"] and runs_trials(node["Resources"])]
     with Mark(root) as mark:
         asked = [(node, ask(_probe, str(mark.path), node["NodeID"])) for node in nodes]
-        troubles = [(node, _trouble(node, ref, mark)) for node, ref in asked]
+        end_s = time.monotonic() + PROBE_TIMEOUT_S
+        troubles = [(node, _trouble(node, ref, mark, end_s)) for node, ref in asked]
     wrong = [
         f"node {node['NodeID']} ({node['NodeManagerAddress']}): {trouble}"
         for node, trouble in troubles
@@ -59,9 +61,18 @@ def ask(probe: Callable[..., Any], *args: object) -> Any:
     return task.remote(*args)
 
 
-def _trouble(node: Mapping[str, Any], ref: Any, mark: Mark) -> str:
+def answer(ref: Any, end_s: float) -> Any:
+    """What a node says; waits until `end_s`, of the monotonic clock. It is one for all nodes.
+
+    Raises:
+        RayError: It did not answer, or what was asked of it failed there.
+    """
+    return ray.get(ref, timeout=max(0.0, end_s - time.monotonic()))
+
+
+def _trouble(node: Mapping[str, Any], ref: Any, mark: Mark, end_s: float) -> str:
     try:
-        trouble = str(ray.get(ref, timeout=PROBE_TIMEOUT_S))
+        trouble = str(answer(ref, end_s))
     except ray.exceptions.RayError as error:
         return f"it cannot be asked: {error}"
     if not trouble and not mark.has_answer(node["NodeID"]):

@@ -6,12 +6,13 @@ Nodes that join later, and what breaks later, are found by the reports there.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import ray
 
-from tune_sync.agents.probe import GONE, PROBE_TIMEOUT_S, ask, runs_trials
+from tune_sync.agents.probe import GONE, PROBE_TIMEOUT_S, answer, ask, runs_trials
 from tune_sync.behind.staging_roots import why_unusable
 from tune_sync.errors import ConfigError
 from tune_sync.spec import Spec
@@ -39,14 +40,15 @@ def check_staging(spec: Spec) -> None:
         if node["Alive"] and runs_trials(node["Resources"]) and node["NodeID"] != leaves_out
     ]  # fmt: skip
     asked = [(node, ask(_look, spec.options.staging_dir, node["NodeID"])) for node in nodes]
+    end_s = time.monotonic() + PROBE_TIMEOUT_S
     for node, ref in asked:
-        if trouble := _trouble(node, ref):
+        if trouble := _trouble(node, ref, end_s):
             raise ConfigError(f"SyncConfig(staging_dir=...): {_name(node)}: {trouble}")
 
 
-def _trouble(node: Mapping[str, Any], ref: Any) -> str:
+def _trouble(node: Mapping[str, Any], ref: Any, end_s: float) -> str:
     try:
-        trouble = str(ray.get(ref, timeout=PROBE_TIMEOUT_S))
+        trouble = str(answer(ref, end_s))
     except ray.exceptions.RayError as error:
         logger.warning("%s: its staging directory cannot be looked at: %s", _name(node), error)
         return ""

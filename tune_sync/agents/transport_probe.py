@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import ray
 
-from tune_sync.agents.probe import PROBE_TIMEOUT_S, ask, runs_trials
+from tune_sync.agents.probe import PROBE_TIMEOUT_S, answer, ask, runs_trials
 from tune_sync.behind.replica_transports import names_of, serve, transports_of, wish_of
 from tune_sync.errors import ConfigError, PeerLostError, TransportMissingError, TuneSyncError
 from tune_sync.fastpath import Slots
@@ -97,10 +98,10 @@ def _told(lacking: Sequence[tuple[Node, str]]) -> list[str]:
 
 def _ask_all(nodes: Sequence[Node], probe: Any, *args: object) -> list[tuple[Node, dict[str, str]]]:
     asked = [(node, ask(probe, *args, node["NodeID"])) for node in nodes]
-    answers = []
+    answers, end_s = [], time.monotonic() + PROBE_TIMEOUT_S
     for node, ref in asked:
         try:
-            answers.append((node, ray.get(ref, timeout=PROBE_TIMEOUT_S)))
+            answers.append((node, answer(ref, end_s)))
         except ray.exceptions.RayError as error:  # the reports there will tell
             logger.debug("node %s cannot be asked for its transports: %s", node["NodeID"], error)
     return answers

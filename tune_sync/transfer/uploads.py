@@ -142,9 +142,9 @@ class Uploads:
                     break  # nobody waits once more for no answer
         if first is not None:
             raise first
-        upload = self.find(mine)
-        if upload is not None:
-            upload.check()
+        reported = self.find(mine)
+        if reported is not None:
+            reported.check()
 
     def _seal(self, checkpoint: str, upload: Upload) -> None:
         is_first = upload.sealed_bytes is None

@@ -1,0 +1,73 @@
+"""Nodes that do not answer before training starts hold it up once, not one after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray import exceptions
+
+from tune_sync.agents import memory_probe, probe, staging_probe, transport_probe
+from tune_sync.errors import NotSharedError
+from tune_sync.spec import Options, Spec
+
+NODES_COUNT = 5
+TIMEOUT_S = 0.2
+
+
+def check_memory(at: Path) -> None:
+    memory_probe.check_memory(Options(memory_dir=str(at)))
+
+
+def check_staging(at: Path) -> None:
+    staging_probe.check_staging(
+        Spec("key", "/results", "x", "s3", None, Options(wait_for="staged"))
+    )
+
+
+def check_shared(at: Path) -> None:
+    (at / ".tune_sync").mkdir()
+    with pytest.raises(NotSharedError, match="cannot be asked"):
+        probe.check_shared(str(at))
+
+
+def check_transports(at: Path) -> None:
+    assert transport_probe._ask_all(nodes(), check_transports) == []
+
+
+def nodes() -> list[dict[str, Any]]:
+    """As Ray tells of them."""
+    return [
+        {"NodeID": f"n{n}", "Alive": True, "Resources": {"CPU": 1}, "NodeManagerAddress": "far"}
+        for n in range(NODES_COUNT)
+    ]
+
+
+def silent(ref: object, timeout: float) -> None:
+    """As `ray.get` of what does not come."""
+    time.sleep(timeout)
+    raise exceptions.GetTimeoutError("no answer")
+
+
+@pytest.mark.parametrize(
+    ("module", "check"),
+    [
+        (memory_probe, check_memory), (staging_probe, check_staging), (probe, check_shared),
+        (transport_probe, check_transports),
+    ],
+)  # fmt: skip
+def test_all_together_have_the_time_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, check: Callable[[Path], None]
+) -> None:
+    named = {"nodes": nodes, "get": silent, "exceptions": exceptions}
+    for each in {module, probe}:
+        monkeypatch.setattr(each, "ray", SimpleNamespace(**named))
+        monkeypatch.setattr(each, "ask", lambda *args: None)
+        monkeypatch.setattr(each, "PROBE_TIMEOUT_S", TIMEOUT_S)
+    began_s = time.monotonic()
+    check(tmp_path)
+    assert TIMEOUT_S <= time.monotonic() - began_s < 2 * TIMEOUT_S
