@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.test_store_disks import on_a_small_disk
 from tune_sync.errors import LeaseHeldError
 from tune_sync.homes.lease import Holder, Lease, locked, read_holder
 from tune_sync.homes.sites import LocalSite, holds_experiment, make_way
@@ -94,3 +95,18 @@ def test_an_experiment_of_ray_alone_is_moved_aside(root: Path) -> None:
     assert not root.exists()
     (aside,) = root.parent.iterdir()
     assert holds_experiment(aside)
+
+
+def test_one_that_cannot_be_moved_aside_says_why_and_what_to_do(tmp_path: Path) -> None:
+    on_a_small_disk(
+        tmp_path,
+        """
+from tune_sync.homes.sites import LocalSite
+root = disk / "of_ray"
+root.mkdir()
+(root / "experiment_state-2026.json").write_text("{}")
+subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+text = str(refused(lambda: LocalSite(root).move_aside(None)))
+assert "mounted read-only" in text and "choose another storage_path" in text, text
+""",
+    )

@@ -222,14 +222,15 @@ class LocalSite:
         now = time.strftime("%Y%m%d-%H%M%S")
         aside = self.root.with_name(f"{self.root.name}.{now}.{uuid.uuid4().hex[:4]}")
         lease = self.root / layout.LEASE_KEY
-        lease.parent.mkdir(exist_ok=True)  # Ray alone makes none
-        with locked(lease):  # whoever takes the lease now would else lose its directory
-            if not self.holds_experiment():
-                return ""
-            holder = self.live_holder()
-            if holder is not None and (seen is None or holder.owner != seen.owner):
-                raise in_use(self.root, holder, holder.age_s(time.time()))
-            self.root.rename(aside)
+        with LocalStore(self.root).room(lease):
+            lease.parent.mkdir(exist_ok=True)  # Ray alone makes none
+            with locked(lease):  # whoever takes the lease now would else lose its directory
+                if not self.holds_experiment():
+                    return ""
+                holder = self.live_holder()
+                if holder is not None and (seen is None or holder.owner != seen.owner):
+                    raise in_use(self.root, holder, holder.age_s(time.time()))
+                self.root.rename(aside)
         return str(aside)
 
     def inside(self, key: str) -> Site:
