@@ -39,12 +39,12 @@ def test_a_connection_too_many_is_told_on_both_sides(
 class Scarce(socket.socket):
     """A listener of a process that has no descriptor left, for a while."""
 
-    refused_count = 0
+    refused_count, says = 0, errno.EMFILE
 
     def accept(self) -> tuple[socket.socket, Any]:
         if self.refused_count < 5:
             self.refused_count += 1
-            raise OSError(errno.EMFILE, "Too many open files")
+            raise OSError(self.says, os.strerror(self.says))
         return super().accept()
 
 
@@ -59,6 +59,21 @@ def test_a_process_without_a_descriptor_for_a_connection_says_so_once_and_takes_
     assert listener.refused_count == 5
     (said,) = caplog.messages
     assert server.address in said and "Too many open files; raise" in said and "ulimit -n" in said
+
+
+@pytest.mark.parametrize(
+    ("says", "messages_count"), [(errno.ENOMEM, 1), (errno.ENOBUFS, 1), (errno.ECONNABORTED, 0)]
+)  # fmt: skip
+def test_what_keeps_a_server_from_taking_any_is_said_and_a_peer_that_left_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, says: int, messages_count: int
+) -> None:
+    transport, shelf = TcpTransport(TOKEN), Shelf(CountingPool(tmp_path))
+    listener = Scarce(fileno=listen("127.0.0.1", 0).detach())
+    listener.says = says
+    with TcpServer(shelf, listener, TOKEN, None, Limits()) as server:
+        transport.connect(server.address).close()
+    assert len(caplog.messages) == messages_count
+    assert all(os.strerror(says) in said and server.address in said for said in caplog.messages)
 
 
 def test_who_has_no_descriptor_for_a_connection_does_not_blame_the_other_host(

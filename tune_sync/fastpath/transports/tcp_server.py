@@ -32,6 +32,11 @@ MOST_CONNECTIONS = 512
 CLOSE_WAIT_S = 5.0
 # How often it says that there are more.
 SAY_S = 60.0
+# What accept(2) says of a connection that has ended already, and not of this process.
+_OF_A_PEER = (
+    errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.ENOPROTOOPT,
+    errno.EHOSTDOWN, errno.ENONET, errno.EHOSTUNREACH, errno.EOPNOTSUPP, errno.ENETUNREACH,
+)  # fmt: skip
 # Without a descriptor for one: others end meanwhile.
 _PAUSE_S = 0.1
 
@@ -95,8 +100,10 @@ class TcpServer(Server):
                     return
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     self._say_full(f"{error}; raise what this process may have (ulimit -n)")
-                else:
+                elif error.errno in _OF_A_PEER:
                     logger.debug("a connection ended before it was taken: %s", error)
+                else:
+                    self._say("no connection to %s can be taken now: %s", str(error))
                 time.sleep(_PAUSE_S)
                 continue
             self._start(connection)
@@ -125,9 +132,12 @@ class TcpServer(Server):
         self._say_full(why)
 
     def _say_full(self, why: str) -> None:
+        self._say("too many connections to %s: %s", why)
+
+    def _say(self, what: str, why: str) -> None:
         if not self._is_closed and time.monotonic() - self._said_s >= SAY_S:
             self._said_s = time.monotonic()
-            logger.warning("too many connections to %s: %s", self.address, why)
+            logger.warning(what, self.address, why)
 
     def _serve(self, connection: socket.socket) -> None:
         try:
