@@ -1,7 +1,7 @@
 """A trial whose home stops answering while it reports, and answers again later: NAME SYNC_TIMEOUT_S
 
-Steps are agreed on through files in HOME of the trial's host: the trial makes "NAME-ready", waits for
-"NAME-stopped", reports, makes "NAME-told", waits for "NAME-continued".
+Steps are agreed on through files in HOME of the trial's host: the trial makes "NAME-ready", waits
+for "NAME-stopped", reports, makes "NAME-told", waits for "NAME-continued".
 """
 
 from __future__ import annotations
