@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from tests.hosts.memory import processes
 pytestmark = pytest.mark.hosts
 
 STEP_S = 60.0
+# Ray gives a call up after three tries of some ten seconds.
+STOP_S = 55.0
 CABLE_MBIT = 400
 # Each says by its class what was wrong with the call.
 NAMED = {"PathRefusedError", "ImmutableError", "DamagedError", "NotWholeError"}
@@ -82,27 +85,40 @@ def wait_for(cluster: Cluster, name: str) -> None:
         time.sleep(0.02)
 
 
-def test_a_hanging_home_fails_the_report_in_time_and_late_chunks_change_nothing(
-    cluster: Cluster,
-) -> None:
+def report_to_a_hanging_home(
+    cluster: Cluster, name: str, timeout_s: float, until: Callable[[], object]
+) -> dict[str, Any]:
+    """What a trial finds whose second report meets a stopped home agent, which goes on later."""
     found: dict[str, Any] = {}
 
     def drive() -> None:
-        found.update(cluster.drive("head", "tests/hosts/drivers/hanging.py"))
+        script, argv = "tests/hosts/drivers/hanging.py", [name, str(timeout_s)]
+        found.update(cluster.drive("head", script, argv, timeout_s=4 * STEP_S))
 
     driver = threading.Thread(target=drive)
     driver.start()
-    wait_for(cluster, "ready")
+    wait_for(cluster, f"{name}-ready")
     agents = processes(cluster, "head", "ray::HomeAgent")
     assert len(agents) == 1
     os.kill(agents[0], signal.SIGSTOP)
     try:
-        cluster.exec("w1", ["touch", "stopped"])
-        wait_for(cluster, "failed")
+        cluster.exec("w1", ["touch", f"{name}-stopped"])
+        until()
     finally:
         os.kill(agents[0], signal.SIGCONT)
-    cluster.exec("w1", ["touch", "continued"])
+    wait_for(cluster, f"{name}-told")
+    cluster.exec("w1", ["touch", f"{name}-continued"])
     driver.join(STEP_S)
+    return found
+
+
+def test_a_hanging_home_fails_the_report_in_time_and_late_chunks_change_nothing(
+    cluster: Cluster,
+) -> None:
+    timeout_s = 6.0  # longer than a home may stand still on a busy machine
+    found = report_to_a_hanging_home(
+        cluster, "hanging", timeout_s, lambda: wait_for(cluster, "hanging-told")
+    )
     told = found["told"]
     assert "sync_timeout" in told["text"]
     assert "6 s" in told["text"]
@@ -110,4 +126,14 @@ def test_a_hanging_home_fails_the_report_in_time_and_late_chunks_change_nothing(
     assert 5.5 < told["seconds"] < 50
     sent = found["digests"]
     assert found["found"] == {"0": sent[0], "2": sent[2]}
+    assert found["leftovers"] == []
+
+
+@pytest.mark.slow
+def test_a_report_waits_for_a_home_that_is_stopped_for_longer_than_ray_waits(
+    cluster: Cluster,
+) -> None:
+    found = report_to_a_hanging_home(cluster, "stopped", 600.0, lambda: time.sleep(STOP_S))
+    assert found["told"]["text"] == "" and found["told"]["seconds"] > STOP_S - 5
+    assert list(found["found"].values()) == found["digests"]
     assert found["leftovers"] == []

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import builtins
+import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
 from tune_sync.agents.home_agent import NAMESPACE
-from tune_sync.agents.home_errors import home_error
+from tune_sync.agents.home_errors import home_error, said_by
 from tune_sync.agents.in_flight import InFlight
 from tune_sync.errors import HomeLostError, TuneSyncError
 from tune_sync.guard import staged_part
@@ -22,6 +25,8 @@ from tune_sync.homes.home import Piece, ReadsAll, digest_of
 from tune_sync.homes.store import Info
 from tune_sync.manifest import Seal
 from tune_sync.new_pages import new_pages
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 # The budget for bytes that this process has put into the object store and that the home has not
 # confirmed. With one chunk being filled it bounds our memory at any checkpoint size.
@@ -33,6 +38,11 @@ READS_AT_ONCE = 4
 # After a failed report its room is free again when the error reaches the trainable, unless the
 # home hangs; then it is freed later.
 DISCARD_WAIT_S = 5.0
+# An agent that is stopped, or behind a link that is down, is asked again after a while.
+AGAIN_S = 2.0
+
+# Asks an agent; returns Ray's reference to the answer. It may be called again.
+_Ask = Callable[[], Any]
 
 
 class RemoteHome(ReadsAll):
@@ -43,7 +53,8 @@ class RemoteHome(ReadsAll):
         root: The experiment directory on the home node.
         owner: Id of the run.
         depth: See `layout.classify`.
-        timeout_s: How long to wait for any one answer.
+        timeout_s: How long to wait for any one answer. An agent that cannot be reached meanwhile
+            is asked again: what one call does may be done twice.
     """
 
     in_place = False
@@ -56,7 +67,7 @@ class RemoteHome(ReadsAll):
         self._name = agent_name
         self._where = (root, owner, depth)
         self._timeout_s = timeout_s
-        self._in_flight = InFlight(IN_FLIGHT_BYTES, lambda ref: self._get(ref, "writing"))
+        self._in_flight = InFlight(IN_FLIGHT_BYTES, lambda sent: self._answer("writing", *sent))
         self._reads = threading.Semaphore(READS_AT_ONCE)
         self._agent = self._find()
 
@@ -76,20 +87,22 @@ class RemoteHome(ReadsAll):
         # that reads in many threads does not keep some for each of them.
         out = memoryview(new_pages(length_bytes))
         starts = deque(range(0, length_bytes, READ_BYTES))
-        running: deque[tuple[int, Any]] = deque()
+        running: deque[tuple[int, _Ask, Any]] = deque()
         got_bytes = 0
         try:
             while starts or running:
                 while starts and self._reads.acquire(blocking=not running):
                     size_bytes = min(READ_BYTES, length_bytes - starts[0])
+                    at = offset_bytes + starts[0]
+                    ask = partial(self._start_read, key, at, size_bytes)
                     try:
-                        ref = self._start_read(key, offset_bytes + starts[0], size_bytes)
+                        ref = ask()
                     except BaseException:
                         self._reads.release()
                         raise
-                    running.append((starts.popleft(), ref))
-                data = self._get(running[0][1], f"reading {key}")
-                at, _ = running.popleft()
+                    running.append((starts.popleft(), ask, ref))
+                data = self._answer(f"reading {key}", *running[0][1:])
+                at = running.popleft()[0]
                 out[at : at + len(data)] = memoryview(data)
                 got_bytes += len(data)
                 del data
@@ -101,9 +114,8 @@ class RemoteHome(ReadsAll):
 
     def read_many(self, keys: Sequence[str]) -> builtins.list[bytes]:
         """See `Home.read_many`."""
-        with self._ours(f"reading {keys[0]} …"):
-            ref = self._agent.read_many.remote(*self._where, list(keys))
-            lengths, data = ray.get(ref, timeout=self._timeout_s)
+        ask = partial(self._agent.read_many.remote, *self._where, list(keys))
+        lengths, data = self._answer(f"reading {keys[0]} …", ask)
         files, at = [], 0
         for length_bytes in lengths:
             files.append(data[at : at + length_bytes].tobytes())
@@ -204,16 +216,17 @@ class RemoteHome(ReadsAll):
             ) from error
 
     def _call(self, verb: str, *args: object) -> Any:
-        with self._ours(f"{verb} {args[:1]}"):
-            ref = self._agent.call.remote(*self._where, verb, *args)
-            return ray.get(ref, timeout=self._timeout_s)
+        ask = partial(self._agent.call.remote, *self._where, verb, *args)
+        return self._answer(f"{verb} {args[:1]}", ask)
 
     def _send(
         self, key: str, data: bytes | bytearray | memoryview, start: Callable[[Any, str], Any]
     ) -> None:
-        def put() -> Any:
+        def put() -> tuple[_Ask, Any]:
             with self._ours(f"writing {key}"):
-                return start(ray.put(np.frombuffer(data, dtype=np.uint8)), digest_of(data))
+                chunk = ray.put(np.frombuffer(data, dtype=np.uint8))
+                ask = partial(start, chunk, digest_of(data))
+                return ask, ask()
 
         self._in_flight.send(staged_part(key), len(data), put)
 
@@ -221,9 +234,26 @@ class RemoteHome(ReadsAll):
         with self._ours(f"reading {key}"):
             return self._agent.read.remote(*self._where, key, offset_bytes, length_bytes)
 
-    def _get(self, ref: Any, doing: str) -> Any:
+    def _answer(self, doing: str, ask: _Ask, ref: Any = None) -> Any:
+        """What the agent says to a question; `ref` is that of one that was asked already."""
+        deadline_s = time.monotonic() + self._timeout_s
+        is_said = False
         with self._ours(doing):
-            return ray.get(ref, timeout=self._timeout_s)
+            while True:
+                ref = ask() if ref is None else ref
+                try:
+                    return ray.get(ref, timeout=max(deadline_s - time.monotonic(), 0.0))
+                except ActorUnavailableError as error:
+                    if time.monotonic() + AGAIN_S > deadline_s:
+                        raise
+                    if not is_said:
+                        logger.warning(
+                            "%s: the home agent of %s cannot be reached, goes on asking for %.0f s "
+                            "(sync_timeout): %s", doing, self._where[0],
+                            deadline_s - time.monotonic(), said_by(error),
+                        )  # fmt: skip
+                    ref, is_said = None, True
+                time.sleep(AGAIN_S)
 
     @contextmanager
     def _ours(self, doing: str) -> Iterator[None]:

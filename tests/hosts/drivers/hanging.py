@@ -1,13 +1,14 @@
-"""A trial whose home stops answering while it reports, and answers again later.
+"""A trial whose home stops answering while it reports, and answers again later: NAME SYNC_TIMEOUT_S
 
-Steps are agreed on through files in HOME of the trial's host: the trial makes "ready", waits for
-"stopped", reports, makes "failed" (or "reported"), waits for "continued".
+Steps are agreed on through files in HOME of the trial's host: the trial makes "NAME-ready", waits
+for "NAME-stopped", reports, makes "NAME-told", waits for "NAME-continued".
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,7 +20,6 @@ from ray import tune
 
 import tune_sync
 
-TIMEOUT_S = 6  # longer than a home may stand still on a busy machine
 FILE_BYTES = 40 << 20
 
 
@@ -45,8 +45,9 @@ def report(step: int, digests: list[str]) -> None:
 def train_fn(config: dict[str, Any]) -> None:
     digests: list[str] = []
     report(0, digests)
-    (Path.home() / "ready").touch()
-    wait_for("stopped")
+    name = config["name"]
+    (Path.home() / f"{name}-ready").touch()
+    wait_for(f"{name}-stopped")
     start_s = time.monotonic()
     try:
         report(1, digests)
@@ -55,20 +56,22 @@ def train_fn(config: dict[str, Any]) -> None:
     else:
         told = {"type": "none", "text": ""}
     told["seconds"] = time.monotonic() - start_s
-    (Path.home() / "failed").touch()
-    wait_for("continued")
+    (Path.home() / f"{name}-told").touch()
+    wait_for(f"{name}-continued")
     time.sleep(1.5)  # what was under way arrives late
     report(2, digests)
     tune.report({"step": 3, "told": json.dumps(told), "digests": json.dumps(digests)})
 
 
 def main() -> None:
+    name, timeout_s = sys.argv[1], float(sys.argv[2])
     ray.init()
-    root = Path.home() / "ray_results/hanging"
+    root = Path.home() / "ray_results" / name
     tuner = tune.Tuner(
         tune.with_resources(train_fn, {"cpu": 1, "w1": 1}),
+        param_space={"name": name},
         run_config=tune_sync.RunConfig(
-            name="hanging", sync_config=tune_sync.SyncConfig(sync_timeout=TIMEOUT_S)
+            name=name, sync_config=tune_sync.SyncConfig(sync_timeout=timeout_s)
         ),
     )
     result = tuner.fit()[0]

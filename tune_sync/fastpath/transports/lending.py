@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tune_sync.errors import ConfigError, PeerLostError, SyncTimeoutError
 from tune_sync.fastpath.transports import wire
+from tune_sync.fastpath.transports.shelf import StillReachedError
 from tune_sync.fastpath.transports.stream import Stream
 from tune_sync.fastpath.transports.tcp_server import TcpServer
 
@@ -30,7 +31,10 @@ class Lender(Protocol):
         """Let it reach `block`, which is part of a slot; returns what it has to know."""
 
     def take_back(self, block: memoryview) -> None:
-        """The peer ended without a word. When this returns, it cannot reach `block` any more."""
+        """The peer ended without a word. When this returns, it cannot reach `block` any more.
+
+        If it raises, the peer may: the memory is never given back then.
+        """
 
 
 class LendingServer(TcpServer):
@@ -61,7 +65,7 @@ class LendingServer(TcpServer):
     def _lend_or_refuse(self, stream: Stream, lender: Lender, request: dict[str, Any]) -> None:
         try:
             answer = self._lend(stream, lender, request)
-        except (PeerLostError, SyncTimeoutError):
+        except (PeerLostError, SyncTimeoutError, StillReachedError):
             raise
         except Exception as error:
             wire.send_error(stream, error)
@@ -93,6 +97,9 @@ class LendingServer(TcpServer):
 
         Returns:
             What it says, and what to answer: the digest that was made `meanwhile`.
+
+        Raises:
+            StillReachedError: It did not say so, and the block could not be taken back.
         """
         fields = lender.lend(block)
         try:
@@ -100,7 +107,10 @@ class LendingServer(TcpServer):
             digest = meanwhile()
             return wire.receive_frame(stream), {"digest": digest}
         except BaseException:
-            lender.take_back(block)  # before the memory may be used for something else
+            try:
+                lender.take_back(block)  # before the memory may be used for something else
+            except Exception as error:
+                raise StillReachedError(str(error)) from error
             raise
 
 

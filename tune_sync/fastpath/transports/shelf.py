@@ -7,6 +7,7 @@ each compared with its digest, and nobody writes any more: never before, and nev
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import threading
 from collections.abc import Iterator
@@ -19,15 +20,22 @@ from tune_sync.errors import (
     ImmutableError,
     NotWholeError,
     PathRefusedError,
+    StoreError,
     StoreFullError,
 )
 from tune_sync.fastpath.slot import Slot
 from tune_sync.fastpath.transports.coverage import Coverage
 
+logger = logging.getLogger(__name__)
+
 HANDLE_BYTES = 16
 MAX_KEY_BYTES = 1024
 # A slot that is on its way is waited for; making one takes as long as its pages take.
 SLOT_WAIT_S = 10.0
+
+
+class StillReachedError(StoreError):
+    """A peer that was lent memory may still reach it: its card could not be made to stop."""
 
 
 class Pool(Protocol):
@@ -79,6 +87,7 @@ class Shelf:
         self._attempts: dict[bytes, _Attempt] = {}
         self._whole: dict[str, _Attempt] = {}
         self._written_bytes = self._read_bytes = 0
+        self._kept: list[Slot] = []  # others would find what a peer writes late
 
     @property
     def written_bytes(self) -> int:
@@ -128,6 +137,8 @@ class Shelf:
             FileNotFoundError: The attempt was dropped.
             PathRefusedError: The range is not within it.
             ImmutableError: It is whole already.
+            StillReachedError: The caller's. The attempt never becomes whole, and its memory is
+                used for nothing else as long as this process lives.
         """
         end_bytes = offset_bytes + length_bytes
         with self._lock:
@@ -140,6 +151,9 @@ class Shelf:
             with _view(attempt.slot, offset_bytes, end_bytes) as view:
                 yield view
             is_there = True
+        except StillReachedError as error:
+            self._keep(attempt, error)
+            raise
         finally:
             with self._lock:
                 attempt.writer_count -= 1
@@ -167,6 +181,9 @@ class Shelf:
                 yield view
             with self._lock:
                 self._read_bytes += length_bytes
+        except StillReachedError as error:
+            self._keep(attempt, error)
+            raise
         finally:
             with self._lock:
                 attempt.reader_count -= 1
@@ -235,6 +252,20 @@ class Shelf:
                 self._take_out(attempt)
         for attempt in attempts:
             self._give_back_unused(attempt)
+
+    def _keep(self, attempt: _Attempt, why: StillReachedError) -> None:
+        """Never give its memory back."""
+        with self._lock:
+            if attempt.slot in self._kept:
+                return
+            self._kept.append(attempt.slot)
+            attempt.reader_count += 1
+            if not attempt.is_whole:
+                attempt.writer_count += 1
+        logger.error(
+            "%d bytes of memory stay taken until this process ends, as a peer may still reach "
+            "them: %s", len(attempt.slot.memory), why,
+        )  # fmt: skip
 
     def _take_out(self, attempt: _Attempt) -> None:
         attempt.is_dropped = True

@@ -93,7 +93,7 @@ class Window:
 
 def _number(found: Mapping[str, Any], name: str) -> int:
     number = found.get(name)
-    if type(number) is not int or not 0 <= number <= _MOST[name]:
+    if type(number) is not int or not (name == "port") <= number <= _MOST[name]:
         raise _no_endpoint()
     return number
 
