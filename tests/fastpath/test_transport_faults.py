@@ -381,5 +381,5 @@ def test_files_that_are_no_certificates_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:x", "host:99999"])
 def test_an_address_has_a_host_and_a_port(address: str) -> None:
-    with pytest.raises(ConfigError, match="host:port"):
+    with pytest.raises(ConfigError, match="HOST:PORT"):
         TcpTransport(TOKEN).connect(address)
