@@ -31,9 +31,8 @@ from tests.hosts.drivers.search import sync_config
 from tests.hosts.drivers.sent import count_sent
 
 BLOCK_BYTES = 16 << 20
-QUIET_S = 0.4  # before what is measured: the memory before it is sampled
+QUIET_S = 2.0  # before what is measured: processes that have just begun are found, and sampled
 LOOK_EVERY_S = 0.05
-NEW_QUIET_S = 2.0  # in a process that has just begun, and has to be found
 
 
 def fill(directory: Path, files: list[tuple[str, int, int]]) -> dict[str, str]:
@@ -90,7 +89,7 @@ def train_fn(config: dict[str, Any]) -> None:
 
 @ray.remote(num_cpus=1, resources={"w2": 1})
 def read_back(checkpoint: tune.Checkpoint, room: str) -> dict[str, Any]:
-    time.sleep(NEW_QUIET_S)
+    time.sleep(QUIET_S)
     start_s = time.time()
     directory = checkpoint.to_directory(tempfile.mkdtemp(dir=os.path.expanduser(room)))
     end_s = time.time()
