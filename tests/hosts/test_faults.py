@@ -186,7 +186,7 @@ def state_text(root: Path) -> str:
     return "".join(path.read_text() for path in root.glob("experiment_state-*.json"))
 
 
-@pytest.mark.lowest
+@pytest.mark.lowest_slow
 def test_a_worker_host_that_dies_in_the_middle_of_a_transfer_costs_that_transfer_only(
     cluster: Cluster,
 ) -> None:

@@ -61,7 +61,7 @@ def test_thirty_kills_leave_whole_checkpoints_only() -> None:
         check_kills(cluster, "killed30", 30, 800)
 
 
-@pytest.mark.lowest
+@pytest.mark.lowest_slow
 def test_hostile_calls_are_refused_by_a_named_error_and_change_nothing(cluster: Cluster) -> None:
     found = cluster.drive("head", "tests/hosts/drivers/hostile.py")
     assert len(found["errors"]) > 40

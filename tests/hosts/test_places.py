@@ -49,7 +49,7 @@ def claim_at_once(cluster: Cluster, name: str, pause_s: float = 0.1) -> list[dic
         return list(pool.map(drive, range(2)))
 
 
-@pytest.mark.lowest
+@pytest.mark.lowest_slow
 def test_of_two_runs_with_one_name_in_one_second_exactly_one_runs(cluster: Cluster) -> None:
     found = claim_at_once(cluster, "same", 1.0)  # the one goes on when the other comes late
     (winner,) = [f for f in found if "error" not in f]
@@ -113,7 +113,7 @@ def last_result(driver: subprocess.Popen[str]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.lowest
+@pytest.mark.lowest_slow
 def test_a_moved_run_whose_driver_was_killed_goes_on_at_once_in_its_new_place_alone(
     cluster: Cluster,
 ) -> None:
@@ -163,7 +163,7 @@ def test_a_stopped_driver_that_goes_on_after_its_run_was_taken_over_writes_nothi
     assert cluster.tree("head", "~/ray_results/stopped") == before
 
 
-@pytest.mark.lowest
+@pytest.mark.lowest_slow
 def test_many_readers_of_one_checkpoint_never_see_files_rewritten(cluster: Cluster) -> None:
     cluster.slow("w2", rate_mbit=800)  # so that a download takes a while
     try:
@@ -230,7 +230,7 @@ def test_without_syncing_a_path_of_one_node_fails_with_one_error_that_says_what_
     assert 'tune_sync.SyncConfig(syncer="auto")' in error
 
 
-@pytest.mark.lowest
+@pytest.mark.lowest_slow
 def test_odd_names_and_links_of_a_worker_arrive_as_they_are(cluster: Cluster) -> None:
     found = cluster.drive("head", f"{DRIVERS}/names.py")
     assert found["errors"] == []

@@ -42,7 +42,7 @@ def test_a_checkpoint_of_several_ranks_is_their_union_and_appears_when_all_are_i
     assert found["seen_s"] > late_s
 
 
-@pytest.mark.lowest
+@pytest.mark.lowest_slow
 def test_where_ranks_disagree_the_lowest_wins_every_time_and_a_warning_names_both(
     ranked: dict[str, Any],
 ) -> None:

@@ -75,10 +75,12 @@ def run_config(tmp_path: Path, fields: dict[str, Any] | None) -> RunConfig:
     return RunConfig(name="x", verbose=0, checkpoint_config=score, **place)
 
 
-@pytest.mark.lowest
 @pytest.mark.parametrize(
     "fields",
-    [pytest.param(None, id="home"), pytest.param({"wait_for": "staged"}, id="staged")],
+    [
+        pytest.param(None, id="home", marks=pytest.mark.lowest_slow),
+        pytest.param({"wait_for": "staged"}, id="staged", marks=pytest.mark.lowest),
+    ],
 )
 def test_the_best_of_all_trials_are_left_and_state_names_no_other(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any] | None

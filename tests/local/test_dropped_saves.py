@@ -57,8 +57,13 @@ def parents(result: tune.Result) -> set[str]:
     return {row["parent"] for row in rows} - {""}
 
 
-@pytest.mark.lowest
-@pytest.mark.parametrize("synch", [True, False])
+@pytest.mark.parametrize(
+    "synch",
+    [
+        pytest.param(True, marks=pytest.mark.lowest),
+        pytest.param(False, marks=[pytest.mark.slow, pytest.mark.lowest_slow]),
+    ],
+)
 def test_every_save_of_a_population_is_stored_once(
     local_ray: None, tmp_path: Path, synch: bool
 ) -> None:

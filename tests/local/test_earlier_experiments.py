@@ -40,7 +40,7 @@ def leave(staging: Path, where: Path, begun_by: str) -> Path:
     return root
 
 
-@pytest.mark.lowest
+@pytest.mark.lowest_slow
 def test_a_restore_takes_what_is_left_of_its_own_experiment_alone(
     local_ray: None, tmp_path: Path
 ) -> None:

@@ -91,8 +91,13 @@ def cut_off(storage: Path, callback: type[CutsOff], **fields: Any) -> tune.Tuner
     return made
 
 
-@pytest.mark.lowest
-@pytest.mark.parametrize("wait_for", ["stored", "staged"])
+@pytest.mark.parametrize(
+    "wait_for",
+    [
+        pytest.param("stored", marks=pytest.mark.lowest_slow),
+        pytest.param("staged", marks=pytest.mark.lowest),
+    ],
+)
 @pytest.mark.parametrize("callback", [Interrupts, RaisesAtTheEnd])
 def test_what_was_cut_off_is_resumed_in_the_same_process(
     local_ray: None, tmp_path: Path, callback: type[CutsOff], wait_for: str

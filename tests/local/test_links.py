@@ -89,7 +89,7 @@ def reports(config: dict[str, Any]) -> None:
         tell(tune_sync.Checkpoint, f"ours {name}", REFUSED[name][0])
 
 
-@pytest.mark.lowest
+@pytest.mark.lowest_slow
 def test_links_follow_the_documented_rules_when_reported(local_ray: None, tmp_path: Path) -> None:
     class Keep(tune.Callback):  # type: ignore[misc]
         errors: dict[str, str] = {}

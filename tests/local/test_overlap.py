@@ -60,7 +60,7 @@ class Keep(tune.Callback):  # type: ignore[misc]
             self.cases[result["case"]] = result
 
 
-@pytest.mark.lowest
+@pytest.mark.lowest_slow
 def test_directories_that_overlap_with_the_storage_path_keep_their_bytes(
     local_ray: None, tmp_path: Path
 ) -> None:

@@ -111,8 +111,13 @@ def settings(staging_dir: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.lowest
-@pytest.mark.parametrize("keep", [None, 1])
+@pytest.mark.parametrize(
+    "keep",
+    [
+        pytest.param(None, marks=pytest.mark.lowest_slow),
+        pytest.param(1, marks=pytest.mark.lowest),
+    ],
+)
 def test_each_trials_newest_travels_once_a_period_and_its_last(
     local_ray: None, tmp_path: Path, keep: int | None
 ) -> None:

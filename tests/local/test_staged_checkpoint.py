@@ -77,8 +77,14 @@ def hands_over(config: dict[str, Any]) -> None:
             assert not staged.path.exists()
 
 
-@pytest.mark.lowest
-@pytest.mark.parametrize("way", ["staged", "shared", "home"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("staged", marks=pytest.mark.lowest),
+        pytest.param("shared", marks=pytest.mark.lowest_slow),
+        pytest.param("home", marks=pytest.mark.lowest_slow),
+    ],
+)
 def test_all_that_is_reported_arrives_and_nothing_stays(
     local_ray: None, tmp_path: Path, way: str
 ) -> None:

@@ -33,7 +33,7 @@ def test_a_run_is_found_by_name_and_path_from_any_process(local_ray: None, tmp_p
     assert (ended.is_running, ended.stored_count) == (False, 2 * HALF)
 
 
-@pytest.mark.lowest
+@pytest.mark.lowest_slow
 def test_what_is_staged_is_told_node_by_node_until_it_is_stored(
     local_ray: None, tmp_path: Path
 ) -> None:

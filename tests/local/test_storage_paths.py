@@ -94,8 +94,13 @@ def wanders(config: dict[str, Any]) -> None:
     train_n(config)
 
 
-@pytest.mark.lowest
-@pytest.mark.parametrize("name", ["storage_path", "upload_dir"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("storage_path", marks=pytest.mark.lowest),
+        pytest.param("upload_dir", marks=pytest.mark.lowest_slow),
+    ],
+)
 def test_results_land_where_the_path_meant_when_driver_and_trial_go_elsewhere(
     local_ray: None, places: dict[str, Path], name: str
 ) -> None:

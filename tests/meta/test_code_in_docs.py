@@ -22,6 +22,11 @@ from tests.stores.seaweed import make_bucket, seaweed
 
 # The demo needs isolated hosts and minutes.
 SLOW = {"examples/demo.py"}
+# What everyone reads first runs on the lowest Ray too, each time.
+BASICS = {
+    "README.md", "docs/tutorial/first-search.md", "docs/howto/tune-run-and-train.md",
+    "docs/howto/resume.md",
+}  # fmt: skip
 # These start a Ray that suits them.
 WITH_OWN_RAY = {"examples/demo.py", "examples/inner_trainer.py"}
 # Has a test of its own, with a server.
@@ -40,6 +45,16 @@ def shared_ray() -> Iterator[str]:
 
 def pages_with(*, run: bool) -> list[Path]:
     return [p for p in pages() if any(block.is_run or not run for block in blocks_of(p))]
+
+
+def pages_that_run() -> list[object]:
+    return [
+        pytest.param(
+            p, id=name_of(p),
+            marks=pytest.mark.lowest if name_of(p) in BASICS else pytest.mark.lowest_slow,
+        )
+        for p in pages_with(run=True)
+    ]  # fmt: skip
 
 
 def examples() -> list[object]:
@@ -72,8 +87,7 @@ def test_blocks_compile(page: Path) -> None:
         block.compiled()
 
 
-@pytest.mark.lowest
-@pytest.mark.parametrize("page", pages_with(run=True), ids=name_of)
+@pytest.mark.parametrize("page", pages_that_run())
 def test_blocks_run(page: Path, tmp_path: Path, shared_ray: str) -> None:
     run(["-m", "tests.meta.blocks", str(page)], tmp_path, shared_ray)
 

@@ -90,7 +90,7 @@ def fit(
     return ""
 
 
-@pytest.mark.lowest
+@pytest.mark.lowest_slow
 def test_what_strict_ranks_disagree_about_is_not_taken_and_what_was_before_is(
     server: S3Server, logs: Path
 ) -> None:
