@@ -15,7 +15,7 @@ from tune_sync.errors import DamagedError, StoreError
 from tune_sync.homes.digests import digest_of_file
 from tune_sync.homes.home import Home, Piece
 from tune_sync.manifest import Seal
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 
 logger = logging.getLogger("ray.tune_sync")
 
@@ -71,7 +71,7 @@ def send_attempt(
 def _send(
     copies: StagedCopies, checkpoint: str, seal: Seal, home: Home, go_on: Callable[[int], bool]
 ) -> str:
-    upload = Upload(cast(Home, _Watched(home, go_on)), checkpoint, seal.rank)
+    upload = CheckpointUpload(cast(Home, _Watched(home, go_on)), checkpoint, seal.rank)
     try:
         _send_files(copies, checkpoint, seal, upload, go_on)
         upload.send_batch()
@@ -107,8 +107,9 @@ class _Watched:
 
 
 def _send_files(
-    copies: StagedCopies, checkpoint: str, seal: Seal, upload: Upload, go_on: Callable[[int], bool]
-) -> None:
+    copies: StagedCopies, checkpoint: str, seal: Seal, upload: CheckpointUpload,
+    go_on: Callable[[int], bool],
+) -> None:  # fmt: skip
     data = layout.staged_key(checkpoint, seal.attempt)
     first: dict[tuple[int, int], str] = {}
     for file in seal.files:
