@@ -17,7 +17,7 @@ from tests.manifests import manifests_of
 from tests.unit.test_damaged_on_the_way import Flipping
 from tests.unit.test_node_sender import FIRST, SECOND, Shaky, report
 from tune_sync import layout
-from tune_sync.agents.left_behind import Wanted, send_here
+from tune_sync.agents.left_on_nodes import Wanted, send_here
 from tune_sync.agents.names import agent_name
 from tune_sync.behind.left_behind import (
     LEFT_AGE_S,
