@@ -123,7 +123,7 @@ class Target:
         raise DamagedError("what arrived describes no memory; use one version everywhere")
 
 
-class Registered:
+class EngineMemory:
     """Memory that an engine, and whoever reaches it, may write and read: its pages are pinned."""
 
     def __init__(self, engine: Engine, memory: Memory) -> None:

@@ -22,7 +22,7 @@ Memory = bytearray | memoryview | mmap.mmap
 MOST_READS = 16
 
 
-class Registered:
+class VerbsMemory:
     """Memory whose pages are pinned, so that the device reaches them. Costly: keep it.
 
     Attributes:
@@ -94,7 +94,7 @@ class Device:
         limits = self.context.query_device()
         self.read_count = max(1, min(MOST_READS, int(limits.max_qp_rd_atom)))
 
-    def register(self, memory: Memory, *, remote: bool) -> Registered:
+    def register(self, memory: Memory, *, remote: bool) -> VerbsMemory:
         """Pin memory.
 
         Args:
@@ -111,7 +111,7 @@ class Device:
             if is_constant:
                 raise ConfigError("memory that other hosts write has to be writable")
             access |= flags.REMOTE_WRITE | flags.REMOTE_READ
-        return Registered(self, memory, int(access))
+        return VerbsMemory(self, memory, int(access))
 
     def close(self) -> None:
         """Close it, and all that was made with it. May be called twice."""

@@ -24,7 +24,7 @@ from tune_sync.errors import (
     SyncTimeoutError,
 )
 from tune_sync.fastpath.verbs import library
-from tune_sync.fastpath.verbs.device import Device, Registered
+from tune_sync.fastpath.verbs.device import Device, VerbsMemory
 from tune_sync.fastpath.verbs.endpoint import Endpoint, Window
 
 # Some devices refuse longer requests than 8 MiB. Many short ones let others come between.
@@ -61,7 +61,7 @@ class Move:
         done_bytes: What came back well.
     """
 
-    local: Registered
+    local: VerbsMemory
     here_bytes: int
     remote: Window
     there_bytes: int
