@@ -14,7 +14,7 @@ from typing import Any
 import xxhash
 
 from tests.verbs.inside.others import Answers, Other, serve
-from tune_sync.fastpath.verbs.checks import find_place
+from tune_sync.fastpath.verbs.checks import find_port_address
 from tune_sync.fastpath.verbs.device import Device, Memory, VerbsMemory
 from tune_sync.fastpath.verbs.endpoint import Endpoint, Window
 from tune_sync.fastpath.verbs.queue_pair import Move, QueuePair
@@ -93,7 +93,7 @@ def mend_link() -> None:
 
 def keep_memory(connection: Connection, size_bytes: int) -> None:
     """What the other process does."""
-    device = Device(find_place())
+    device = Device(find_port_address())
     memory = bytearray(size_bytes)
     registered = device.register(memory, remote=True)
     pair = QueuePair(device, is_target=True)
