@@ -117,7 +117,7 @@ class BucketRecords:
         return [one for one in found if one is not None], errors
 
     def _keeps_unreadable(self, checkpoint: str, staged: Staged) -> bool:
-        """Whether there are seals that cannot be read; warns. See `recorded.Records`."""
+        """Whether there are seals that cannot be read; warns. See `homes.records`."""
         errors = [] if staged.retired() else self._readable(checkpoint, staged)[1]
         for error in errors:
             logger.warning(
