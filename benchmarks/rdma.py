@@ -17,7 +17,7 @@ from tests.verbs.inside.keeper import TOKEN, keep
 from tests.verbs.inside.others import running
 from tests.verbs.inside.sides import Here, content, whole
 from tune_sync.fastpath.transports import Part, RdmaTransport
-from tune_sync.fastpath.verbs.checks import find_place
+from tune_sync.fastpath.verbs.checks import find_port_address
 from tune_sync.fastpath.verbs.device import Device
 
 STALL_S = 60.0
@@ -27,7 +27,7 @@ ROW = re.compile(r"^\s*(\d+)\s+(\d+)\s+([\d.]+)\s+([\d.]+)\s+[\d.]+\s*$", re.MUL
 
 def by_perftest(size_bytes: int) -> float:
     """Seconds for one message of `size_bytes`, from the mean rate of five."""
-    place = find_place()
+    place = find_port_address()
     argv = ["ib_write_bw", "-d", place.port.device, "-x", str(place.gid.index)]
     argv += ["-s", str(1 << 20), "-n", str(5 * size_bytes >> 20), "-F", "-m", "4096"]
     server = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
@@ -46,7 +46,7 @@ def by_perftest(size_bytes: int) -> float:
 
 
 def by_queue_pair(size_bytes: int, rounds: int) -> list[float]:
-    device = Device(find_place())
+    device = Device(find_port_address())
     with Here(device) as here:
         there, local = here.other(size_bytes), here.memory(content(size_bytes))
         return [

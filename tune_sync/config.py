@@ -72,7 +72,8 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
             `Syncer`, such as `CommandSyncer(...)`: results go to the driver's node as without
             `upload_dir`, and from there the syncer sends them to `upload_dir`.
         include: Glob patterns on paths relative to the trial directory; if given, only artifacts
-            that match one are stored. A pattern that matches a directory takes all in it.
+            that match one are stored. A pattern that matches a directory takes all in it. Without
+            `sync_artifacts` it says nothing, nor does `sync_artifacts_on_checkpoint`.
         exclude: The same; files that match one are not stored, also those of checkpoints.
         strict: What happens when ranks of one trial report files of equal name and different
             bytes: False stores the lowest rank's (in a bucket, up to 16 MiB) and warns, True
@@ -94,17 +95,17 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
         max_consecutive_failures: With `on_sync_error="continue"`: so many reports in a row of a
             trial that are not stored are one too many: the last one fails, with the cause. None:
             no limit, but for the room to stage them.
-        staging_dir: For these two: the directory of every node where checkpoints are staged.
-            None: one below the node's temporary directory.
-        staging_limit_bytes: How much a run may stage on a node before reports wait. None: a
-            quarter of what is free there.
+        staging_dir: With staging, which `wait_for` or `on_sync_error` asks for: the directory of
+            every node where checkpoints are staged. None: one below its temporary directory.
+        staging_limit_bytes: With staging: how much a run may stage on a node before reports wait.
+            None: a quarter of what is free there.
         sync_on_checkpoint: True: every checkpoint travels to the destination. False, for large
-            clusters, with `wait_for="staged"`: only the newest of each trial, once a `sync_period`,
-            and its last. The others are never stored, and Ray forgets them.
+            clusters, with `wait_for="staged"` or "replicated": only the newest of each trial, once
+            a `sync_period`, and its last. The others are never stored, and Ray forgets them.
         max_bandwidth_bytes_per_s: With staging: how much each node sends at most. None: no limit.
-        max_concurrent_transfers: With `wait_for="staged"`: how many checkpoints of all nodes travel
-            to the destination at a time. None: no limit, but for two of each node.
-        fast_path: For these two: `FastPath(...)` stages in shared memory of the node first. What is
+        max_concurrent_transfers: With `wait_for="staged"` or "replicated": how many checkpoints of
+            all nodes travel to the destination at a time. None: no limit, but for two of each node.
+        fast_path: With staging: `FastPath(...)` stages in shared memory of the node first. What is
             only there is lost with its node, also if that starts again.
         keep_best: How many checkpoints of the whole experiment are kept: the best, by
             `checkpoint_score_attribute` and `checkpoint_score_order` of Ray's `CheckpointConfig`.

@@ -1,7 +1,7 @@
 """What Ray sees: a `pyarrow.fs` filesystem whose files live at an experiment's home.
 
 Ray calls it everywhere: on the driver for state, logs and deletes, in trials for checkpoints
-and artifacts. It sorts paths by `layout`, and turns directory copies into `Upload`s.
+and artifacts. It sorts paths by `layout`, and turns directory copies into `CheckpointUpload`s.
 
 A handler pickles as plain strings and numbers (`Spec`): no handle, no secret. Pickling is also
 the barrier at which this process's finished checkpoint parts are sealed: Ray pickles the
@@ -43,7 +43,7 @@ from tune_sync.transfer.reads import Reads
 from tune_sync.transfer.streams import FileStream, NullStream, as_file_info
 from tune_sync.transfer.tree import TreeFile
 from tune_sync.transfer.turn import COPYING, InTurn
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 from tune_sync.transfer.uploads import Uploads
 
 COPY_BYTES = 16 << 20
@@ -370,10 +370,10 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
                 return False
         return wanted(place, key, self.spec.options, is_driver=self.run is not None)
 
-    def _begin(self, checkpoint: str) -> Upload:
+    def _begin(self, checkpoint: str) -> CheckpointUpload:
         return self.uploads.begin(self._writable_home(), checkpoint, self.connector.rank())
 
-    def _upload(self, place: Place) -> Upload:
+    def _upload(self, place: Place) -> CheckpointUpload:
         upload = self.uploads.find(place.checkpoint)
         if upload is not None and not upload.is_over:
             return upload

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import time
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -34,7 +33,7 @@ def inner_run_config(name: str | None = None, **fields: Any) -> ray.train.RunCon
             not that of one directory, or is that of a checkpoint.
     """
     try:
-        from tune_sync.train_adapter import TrainCallback
+        from tune_sync.train_adapter import TrainCallback, made_up_name
     except ImportError as error:
         raise ConfigError(
             "inner_run_config() needs the second generation of Ray Train, and Ray "
@@ -44,7 +43,7 @@ def inner_run_config(name: str | None = None, **fields: Any) -> ray.train.RunCon
     context = ray.tune.get_context()
     outer = _trial_handler(context.get_storage())
     trial = posixpath.basename(context.get_trial_dir().rstrip("/"))
-    name = name or f"train-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{uuid.uuid4().hex[:6]}"
+    name = name or made_up_name()
     root = f"{outer.experiment_root}/{trial}"
     home, directory, _ = outer.locate(f"{root}/{name}")
     note_inner(home, directory)

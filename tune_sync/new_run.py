@@ -23,7 +23,7 @@ from tune_sync.agents.connect import (
     start_bucket,
     start_home,
 )
-from tune_sync.agents.left_behind import Wanted, send_left_behind
+from tune_sync.agents.left_on_nodes import Wanted, send_left_behind
 from tune_sync.agents.memory_probe import check_memory
 from tune_sync.agents.probe import check_shared
 from tune_sync.agents.staging_probe import check_staging

@@ -25,8 +25,8 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 STATE_WRITES_BEFORE_DELETE = 2
 
 
-class Committer(Protocol):
-    """What is needed of `commit.Committer`."""
+class Recorder(Protocol):
+    """What a publisher needs of a `commit.Committer`: of a disk, of a bucket, or watched."""
 
     def record(self, manifest: Manifest) -> None:
         """Publish a placed checkpoint."""
@@ -65,7 +65,7 @@ class Publisher:
     """
 
     def __init__(
-        self, committer: Committer, where: str = "the experiment's directory", at_once: int = 1
+        self, committer: Recorder, where: str = "the experiment's directory", at_once: int = 1
     ) -> None:
         self._committer = committer
         self._where = where

@@ -48,7 +48,8 @@ def restore_or_start(
         resume_errored: As for `Tuner.restore`.
         restart_errored: As for `Tuner.restore`.
         refill: If the driver's node has lost its disk, bring the experiment back from the copies
-            that other nodes of the cluster have. With `wait_for="staged"` alone they have any.
+            that other nodes of the cluster have. They have any only where checkpoints are staged,
+            as with `wait_for="staged"`.
 
     Raises:
         ConfigError: No name, `overwrite=True`, or another kind of `RunConfig`; or `refill` where

@@ -30,6 +30,11 @@ class TrainCallback(UserCallback):  # type: ignore[misc]
             warn_of_conflicts(checkpoint.path, handler.publish(checkpoint.path))
 
 
+def made_up_name() -> str:
+    """For a run that was given none: no other one has it."""
+    return f"train-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{uuid.uuid4().hex[:6]}"
+
+
 def train_kwargs(
     config: SyncConfig, place: Destination, name: str | None, on_existing: str
 ) -> dict[str, Any]:
@@ -37,7 +42,7 @@ def train_kwargs(
 
     This process holds the lease on the directory until it ends.
     """
-    name = name or f"train-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{uuid.uuid4().hex[:6]}"
+    name = name or made_up_name()
     if not ray.is_initialized():
         ray.init()
     filesystem = make_filesystem(config, place, name, on_existing, depth=0, made_by="train")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from tune_sync.manifest import Manifest
-from tune_sync.publisher import Committer
+from tune_sync.publisher import Recorder
 
 
 class Watcher(Protocol):
@@ -37,7 +37,7 @@ class WatchedCommitter:
         watcher: None while there is nobody to tell.
     """
 
-    def __init__(self, committer: Committer) -> None:
+    def __init__(self, committer: Recorder) -> None:
         self._committer = committer
         self.watcher: Watcher | None = None
 

@@ -13,7 +13,7 @@ import pytest
 from tune_sync.agents.replica_home import ObjectStoreLane
 from tune_sync.behind.node_copies import NodeCopies
 from tune_sync.behind.replica_intake import EqualSlots, Intake
-from tune_sync.behind.replica_lane import Lane, TransportLane
+from tune_sync.behind.replica_lane import ReplicaLane, TransportLane
 from tune_sync.behind.replica_message import Message
 from tune_sync.behind.replicas import Replicas
 from tune_sync.errors import PathRefusedError
@@ -38,17 +38,17 @@ class LaneContract(ABC):
     """Subclass it, and say how a lane is made."""
 
     @abstractmethod
-    def opened(self, root: Path) -> AbstractContextManager[Lane]:
+    def opened(self, root: Path) -> AbstractContextManager[ReplicaLane]:
         """A lane to a node that has `replicas_at(root)`."""
 
     def wait(self, ref: Any) -> None:
         """For what a lane returned: without Ray, nothing."""
         assert ref is None
 
-    def send(self, lane: Lane, message: Message, data: bytes | bytearray) -> None:
+    def send(self, lane: ReplicaLane, message: Message, data: bytes | bytearray) -> None:
         self.wait(lane.send(ATTEMPT, message, data))
 
-    def flush(self, lane: Lane) -> None:
+    def flush(self, lane: ReplicaLane) -> None:
         self.wait(lane.flush(ATTEMPT))
 
     def test_chunks_and_batches_are_in_their_place_once_they_are_flushed(
@@ -93,7 +93,7 @@ class TransportLaneContract(LaneContract):
         """The same for both sides."""
 
     @contextmanager
-    def opened(self, root: Path) -> Iterator[Lane]:
+    def opened(self, root: Path) -> Iterator[ReplicaLane]:
         transport, slots = self.make_transport(), EqualSlots(root.parent)
         intake = Intake(slots, replicas_at(root))
 

@@ -39,7 +39,7 @@ from tune_sync.manifest import Seal
 from tune_sync.sending.backlog import Backlog
 from tune_sync.sending.orders import News, Orders
 from tune_sync.sending.queue import Item
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 
 WHERE, OWNER, NODE, PEER = "file:///experiment", "run1", "node1", "peer1"
 ROOM_BYTES, MEMORY_BYTES, PEER_PROCESS = 1 << 30, 1 << 25, 500
@@ -145,8 +145,8 @@ class Run:
     ) -> None:
         """Write files through the storage filesystem, as Ray does; and seal."""
 
-        def write(staging: StagingHome) -> Upload:
-            upload = Upload(staging, checkpoint, rank)
+        def write(staging: StagingHome) -> CheckpointUpload:
+            upload = CheckpointUpload(staging, checkpoint, rank)
             for path, data in contents.items():
                 if data is None:
                     upload.make_dir(path)
@@ -163,7 +163,7 @@ class Run:
         """Write files that are never reported."""
         self.ledger.place_begins(checkpoint, with_directories(contents))
         with self.kernel.as_process(self._trials_count):
-            upload = Upload(self._staging(), checkpoint, 0)
+            upload = CheckpointUpload(self._staging(), checkpoint, 0)
             for path, data in contents.items():
                 with upload.open(path) as stream:
                     stream.write(data)
@@ -175,7 +175,7 @@ class Run:
         """Fill a directory that is handed over, as `staged_checkpoint` does."""
         whole = contents | {new: contents[old] for new, old in (links or {}).items()}
 
-        def hand(staging: StagingHome) -> Upload:
+        def hand(staging: StagingHome) -> CheckpointUpload:
             made = staging.make_directory()
             assert made is not None
             for path, data in with_directories(contents).items():
@@ -194,7 +194,7 @@ class Run:
 
     def _report(
         self, checkpoint: str, contents: Contents, ranks_count: int,
-        write: Callable[[StagingHome], Upload],
+        write: Callable[[StagingHome], CheckpointUpload],
     ) -> None:  # fmt: skip
         part, parts = with_directories(contents), self.ledger.parts.setdefault(checkpoint, [])
         parts.append(part)

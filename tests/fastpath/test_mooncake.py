@@ -16,7 +16,7 @@ from tune_sync.commands.doctor import tell
 from tune_sync.errors import ConfigError, DamagedError, StoreError, TransportMissingError
 from tune_sync.fastpath.mooncake_engine import (
     Engine,
-    Registered,
+    EngineMemory,
     Target,
     keep_from_children,
     missing,
@@ -82,7 +82,7 @@ class Stuck:
 
 
 def test_memory_that_an_engine_keeps_is_told() -> None:
-    registered = Registered(cast("Engine", Stuck()), memory := bytearray(4096))
+    registered = EngineMemory(cast("Engine", Stuck()), memory := bytearray(4096))
     with pytest.raises(StoreError, match=r"take back 4096 bytes.*\(-202\).*end this process"):
         registered.close()
     registered.close()  # it was told

@@ -14,8 +14,8 @@ from tune_sync.commands.doctor import add_arguments, tell
 from tune_sync.errors import ConfigError, TransportMissingError
 from tune_sync.fastpath.transports import RdmaTransport, choose
 from tune_sync.fastpath.verbs import checks
-from tune_sync.fastpath.verbs.checks import Wish, checked_wish, find_place, missing
-from tune_sync.fastpath.verbs.places import counters, ports
+from tune_sync.fastpath.verbs.checks import Wish, checked_wish, find_port_address, missing
+from tune_sync.fastpath.verbs.ports import counters, ports
 from tune_sync.spec import Options
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"
@@ -66,29 +66,29 @@ def _write(path: Path, text: str) -> None:
 def test_a_host_without_devices_is_told(kernel: Kernel) -> None:
     assert kernel.missing(Wish()).startswith("device: the kernel knows none; this host has no RDMA")
     with pytest.raises(TransportMissingError, match="driver"):
-        find_place(Wish(), kernel.sys, kernel.dev)
+        find_port_address(Wish(), kernel.sys, kernel.dev)
 
 
 def test_addresses_that_whoever_runs_the_network_set_come_first(kernel: Kernel) -> None:
     kernel.add("mlx5_0", [(LINK_LOCAL, V1), (LINK_LOCAL, V2), (IPV4, V1), (GLOBAL, V2), (IPV4, V2)])
-    place = find_place(Wish(), kernel.sys, kernel.dev)
-    assert (place.gid.index, str(place.gid.address.ipv4_mapped)) == (4, "10.9.0.1")
-    assert find_place(Wish(gid_index=1), kernel.sys, kernel.dev).gid.index == 1
+    used = find_port_address(Wish(), kernel.sys, kernel.dev)
+    assert (used.gid.index, str(used.gid.address.ipv4_mapped)) == (4, "10.9.0.1")
+    assert find_port_address(Wish(gid_index=1), kernel.sys, kernel.dev).gid.index == 1
     with pytest.raises(TransportMissingError, match="no index 2"):
-        find_place(Wish(gid_index=2), kernel.sys, kernel.dev)
+        find_port_address(Wish(gid_index=2), kernel.sys, kernel.dev)
 
 
 def test_a_device_whose_link_is_down_is_passed_over(kernel: Kernel) -> None:
     kernel.add("mlx5_0", [(IPV4, V2)], state="1: DOWN")
     kernel.add("mlx5_1", [(IPV4, V2)])
-    assert find_place(Wish(), kernel.sys, kernel.dev).port.device == "mlx5_1"
+    assert find_port_address(Wish(), kernel.sys, kernel.dev).port.device == "mlx5_1"
     assert kernel.missing(Wish(device="mlx5_0")).startswith("link: mlx5_0 port 1 is 1: DOWN")
 
 
 def test_infiniband_needs_no_ip_address(kernel: Kernel) -> None:
     kernel.add("mlx5_0", [("fe80:0000:0000:0000:506b:4b03:00c0:1a2b", V1)], link_layer="InfiniBand")
     kernel.add("mlx5_1", [(LINK_LOCAL, V2)])
-    assert find_place(Wish(), kernel.sys, kernel.dev).port.device == "mlx5_0"
+    assert find_port_address(Wish(), kernel.sys, kernel.dev).port.device == "mlx5_0"
 
 
 def test_a_card_without_an_address_is_named(kernel: Kernel) -> None:

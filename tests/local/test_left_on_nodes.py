@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.test_left_behind import NODE, OWNER, leave, recovered
 from tests.unit.test_node_sender import FIRST, SECOND, Shaky
-from tune_sync.agents import left_behind
-from tune_sync.agents.left_behind import Wanted, send_left_behind
+from tune_sync.agents import left_on_nodes
+from tune_sync.agents.left_on_nodes import Wanted, send_left_behind
 from tune_sync.behind.left_behind import find
 from tune_sync.spec import Options, Spec
 
@@ -42,7 +42,7 @@ class Reached:
 
 @pytest.fixture
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spec:
-    monkeypatch.setattr(left_behind, "LATE_S", STEP_S)
+    monkeypatch.setattr(left_on_nodes, "LATE_S", STEP_S)
     options = Options(
         staging_dir=str(tmp_path / "staging"), memory_dir=str(tmp_path), timeout_s=TIMEOUT_S
     )
@@ -71,7 +71,7 @@ def test_a_node_whose_disk_hangs_is_not_waited_for_and_keeps_what_it_has(
 def test_a_node_is_waited_for_as_long_as_it_gets_on(tmp_path: Path, spec: Spec) -> None:
     checkpoints = [FIRST, SECOND, "t/checkpoint_000002"]
     leave(tmp_path / "staging" / OWNER / NODE, *checkpoints)
-    assert STEP_S * len(checkpoints) > TIMEOUT_S + left_behind.LATE_S
+    assert STEP_S * len(checkpoints) > TIMEOUT_S + left_on_nodes.LATE_S
     assert send_left_behind(spec, Reached(tmp_path / "home"), WANTED) == checkpoints
     assert sorted(recovered(Shaky(tmp_path / "home"))) == checkpoints
 

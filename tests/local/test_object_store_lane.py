@@ -13,7 +13,7 @@ import ray
 from tests.contract.lane_contract import WAIT_S, LaneContract, replicas_at
 from tune_sync.agents.replica_home import ObjectStoreLane
 from tune_sync.agents.replica_service import GROUPS, ReplicaService
-from tune_sync.behind.replica_lane import Lane
+from tune_sync.behind.replica_lane import ReplicaLane
 from tune_sync.spec import Options
 
 
@@ -30,7 +30,7 @@ class Taker(ReplicaService):
 @pytest.mark.usefixtures("local_ray")
 class TestObjectStore(LaneContract):
     @contextmanager
-    def opened(self, root: Path) -> Iterator[Lane]:
+    def opened(self, root: Path) -> Iterator[ReplicaLane]:
         agent = ray.remote(num_cpus=0, concurrency_groups=GROUPS)(Taker).remote(root)
         ray.get(agent.is_up.remote(), timeout=WAIT_S)
         lane = ObjectStoreLane(agent)

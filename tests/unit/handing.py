@@ -14,7 +14,7 @@ from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.manifest import Seal
 from tune_sync.source import GivenHandler
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 
 LARGE = bytes(range(256)) * (5 << 12)
 SMALL = b"small"
@@ -41,9 +41,9 @@ WHOLE = {"a/one": SMALL, "large": LARGE, "nothing": b""}
 
 def report(
     local: StagingHome, made: Path, checkpoint: str = FIRST, *, rank: int = 0, ranks_count: int = 1
-) -> Upload:
+) -> CheckpointUpload:
     """What `tune.report` does with a `GivenHandler`, without Ray."""
-    upload = Upload(local, checkpoint, rank)
+    upload = CheckpointUpload(local, checkpoint, rank)
     given = GivenHandler(made)
 
     def send_file(file: Any, target: str, top: str) -> None:
@@ -58,17 +58,19 @@ def report(
     return upload
 
 
-def staged(root: Path, upload: Upload, checkpoint: str = FIRST) -> Path:
+def staged(root: Path, upload: CheckpointUpload, checkpoint: str = FIRST) -> Path:
     return root / layout.staged_key(checkpoint, upload.attempt)
 
 
-def sealed(root: Path, upload: Upload) -> Seal:
+def sealed(root: Path, upload: CheckpointUpload) -> Seal:
     seal = StagedCopies(root).seal(FIRST, upload.attempt)
     assert seal is not None
     return seal
 
 
-def arrived(make: Callable[..., NodeSender], home: Shaky, upload: Upload) -> dict[str, bytes]:
+def arrived(
+    make: Callable[..., NodeSender], home: Shaky, upload: CheckpointUpload
+) -> dict[str, bytes]:
     sender = make()
     news = until(sender, lambda n: bool(n.stored) or bool(n.failed))
     assert not news.failed

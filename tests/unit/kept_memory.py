@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tune_sync.homes.home import LocalHome
 from tune_sync.transfer.chunks import DIRECT_BYTES
-from tune_sync.transfer.upload import BATCH_BYTES, SMALL_BYTES, Upload
+from tune_sync.transfer.upload import BATCH_BYTES, SMALL_BYTES, CheckpointUpload
 
 THREAD_COUNT = 8
 
@@ -22,7 +22,7 @@ def own_mib() -> int:
 
 
 def main() -> None:
-    upload = Upload(LocalHome(Path(sys.argv[1])), "trial/checkpoint_000000", 0)
+    upload = CheckpointUpload(LocalHome(Path(sys.argv[1])), "trial/checkpoint_000000", 0)
     all_there, turn = threading.Barrier(THREAD_COUNT), threading.Lock()
     small, middle = b"x" * SMALL_BYTES, b"x" * (DIRECT_BYTES - 1)
 

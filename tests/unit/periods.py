@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tune_sync import layout
 from tune_sync.homes.state_records import NotYetError
-from tune_sync.sending.cut import Held
+from tune_sync.sending.cut import HeldVersion
 from tune_sync.sending.gate import Gate
 from tune_sync.sending.orders import AT, News
 from tune_sync.sending.periodic import Named, PeriodicBacklog, View
@@ -47,7 +47,7 @@ class Driver:
         self.published: set[str] = set()
         self.at_destination: dict[str, tuple[frozenset[str], str]] = {}
         self.said: dict[str, tuple[list[str], str]] = {}
-        self.held: Held | None = None
+        self.held: HeldVersion | None = None
         self.view = View()
 
     def report(self, name: str) -> str:

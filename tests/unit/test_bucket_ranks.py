@@ -15,7 +15,7 @@ from tune_sync.homes.bucket.commit import BucketCommitter
 from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.homes.home import digest_of
 from tune_sync.manifest import FileEntry, Seal
-from tune_sync.transfer.upload import SMALL_BYTES, Upload
+from tune_sync.transfer.upload import SMALL_BYTES, CheckpointUpload
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_a_second_name_of_a_file_that_another_rank_replaced_has_the_bytes_of_its
 ) -> None:
     monkeypatch.setattr(bucket_streams, "WHOLE_BYTES", whole_bytes)  # past that: no conditions
     home = BucketHome(bucket)
-    uploads = [Upload(home, C0, rank) for rank in range(2)]
+    uploads = [CheckpointUpload(home, C0, rank) for rank in range(2)]
     for rank, upload in enumerate(uploads):
         source = tmp_path / f"{rank}"
         source.write_bytes(bytes([rank]) * (SMALL_BYTES + 1))

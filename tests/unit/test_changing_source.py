@@ -11,7 +11,7 @@ from tests.unit.staged import CHECKPOINT
 from tune_sync.errors import StoreFullError
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.home import LocalHome, digest_of
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 
 
 def test_a_full_home_is_what_a_large_file_fails_with(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_a_full_home_is_what_a_large_file_fails_with(tmp_path: Path) -> None:
 
     source = tmp_path / "large"
     source.write_bytes(b"x" * (3 << 20))
-    upload = Upload(FullHome(tmp_path / "home"), CHECKPOINT, rank=0)
+    upload = CheckpointUpload(FullHome(tmp_path / "home"), CHECKPOINT, rank=0)
     with pytest.raises(StoreFullError):
         upload.add_file("large", source)
 
@@ -39,7 +39,7 @@ def test_what_is_digested_is_what_is_stored_though_the_file_changes(tmp_path: Pa
             super().write(key, offset_bytes, data)
 
     home = Meanwhile(tmp_path / "home")
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
     upload.add_file("large", source)
     upload.seal()
     manifest = Committer(home.store).place(CHECKPOINT).manifest
@@ -56,6 +56,6 @@ def test_a_file_that_shrinks_while_it_is_sent_is_stored_as_it_was_read(tmp_path:
             source.write_bytes(b"")
             super().write(key, offset_bytes, data)
 
-    upload = Upload(Meanwhile(tmp_path / "home"), CHECKPOINT, rank=0)
+    upload = CheckpointUpload(Meanwhile(tmp_path / "home"), CHECKPOINT, rank=0)
     upload.add_file("large", source)
     assert upload.seal()

@@ -6,12 +6,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tune_sync.sending.cut import Cut, Held
+from tune_sync.sending.cut import Cut, HeldVersion
 
 STATE, OTHER = "experiment_state.json", "search.pkl"
 
 
-def do(held: Held) -> None:
+def do(held: HeldVersion) -> None:
     for write in held.files.values():
         write()
 

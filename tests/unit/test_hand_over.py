@@ -39,7 +39,7 @@ from tune_sync.homes.home import LocalHome
 from tune_sync.manifest import seal_from_json, to_json, unite
 from tune_sync.process import owned_name
 from tune_sync.source import GivenHandler
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 
 
 def test_files_move_and_all_that_was_reported_arrives(
@@ -82,7 +82,7 @@ def test_large_files_of_any_directory_are_staged_unread(
 ) -> None:
     source = tmp_path / "source"
     source.write_bytes(LARGE)
-    upload = Upload(local, FIRST, 0)
+    upload = CheckpointUpload(local, FIRST, 0)
     upload.add_file("large", source)
     upload.copied(1)
     assert upload.seal()
@@ -327,7 +327,7 @@ def test_what_a_killed_process_was_making_is_removed_and_what_lives_stays(
 
 
 def test_only_what_was_made_here_is_taken(tmp_path: Path, local: StagingHome, root: Path) -> None:
-    upload = Upload(local, FIRST, 0)
+    upload = CheckpointUpload(local, FIRST, 0)
     elsewhere = tmp_path / "mine"
     elsewhere.write_bytes(SMALL)
     for source in (elsewhere, root / layout.seal_key(FIRST, "0" * 32)):
@@ -359,7 +359,7 @@ def test_a_longer_seal_stays_when_the_one_before_is_confirmed(
 def test_what_was_digested_on_its_way_is_confirmed_too(
     root: Path, local: StagingHome, make: Callable[..., NodeSender]
 ) -> None:
-    upload = Upload(local, FIRST, 0)
+    upload = CheckpointUpload(local, FIRST, 0)
     with upload.open("stream") as stream:
         stream.write(SMALL)
     upload.copied(1)

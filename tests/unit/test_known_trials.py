@@ -10,7 +10,7 @@ import pytest
 from tests.unit.restored_run import Experiment
 from tests.unit.test_left_behind import FIRST, SECOND, home, leave, root, sent, staging
 from tests.unit.test_node_sender import Shaky
-from tune_sync.agents.left_behind import Wanted
+from tune_sync.agents.left_on_nodes import Wanted
 from tune_sync.behind.left_behind import find
 from tune_sync.homes.saved_state import TrialNames
 from tune_sync.layout import checkpoint_name

@@ -18,7 +18,7 @@ from tune_sync.behind import lane_choice, replica_door
 from tune_sync.behind.lane_choice import LaneChoice
 from tune_sync.behind.node_copies import NodeCopies
 from tune_sync.behind.replica_door import Door, Entrance
-from tune_sync.behind.replica_lane import Lane
+from tune_sync.behind.replica_lane import ReplicaLane
 from tune_sync.behind.replica_message import Message
 from tune_sync.behind.replicas import Replicas
 from tune_sync.errors import HomeLostError, PeerLostError, TransportMissingError
@@ -43,11 +43,11 @@ class Place:
         )
         self.door = Door(str(base), self.replicas, "127.0.0.1", options)
 
-    def choose(self, options: Options, **more: Any) -> Lane:
+    def choose(self, options: Options, **more: Any) -> ReplicaLane:
         return choose(options, lambda: self.door.entrance, **more)
 
 
-def choose(options: Options, knock: Any, **more: Any) -> Lane:
+def choose(options: Options, knock: Any, **more: Any) -> ReplicaLane:
     return LaneChoice(
         options, knock, lambda attempt, by: by, ObjectStoreLane(None), WAIT_S, **more
     ).lane()

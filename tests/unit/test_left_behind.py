@@ -17,7 +17,7 @@ from tests.manifests import manifests_of
 from tests.unit.test_damaged_on_the_way import Flipping
 from tests.unit.test_node_sender import FIRST, SECOND, Shaky, report
 from tune_sync import layout
-from tune_sync.agents.left_behind import Wanted, send_here
+from tune_sync.agents.left_on_nodes import Wanted, send_here
 from tune_sync.agents.names import agent_name
 from tune_sync.behind.left_behind import (
     LEFT_AGE_S,
@@ -41,7 +41,7 @@ from tune_sync.homes.digests import READ_BYTES
 from tune_sync.homes.home import LocalHome
 from tune_sync.homes.saved_state import TrialNames
 from tune_sync.spec import Options, Spec
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 
 OWNER, NODE, WHERE = "0" * 32, "node1", "s3://bucket/results/exp"
 
@@ -117,7 +117,7 @@ def test_whoever_waits_for_what_is_sent_hears_as_it_is_read_and_as_it_goes(
     given, size_count = local.make_directory(), 5
     assert given is not None
     (given / "large").write_bytes(bytes(size_count * READ_BYTES))
-    upload = Upload(local, FIRST, 0)
+    upload = CheckpointUpload(local, FIRST, 0)
     upload.add_file("large", given / "large", is_given=True)
     upload.copied(1)
     assert upload.seal()

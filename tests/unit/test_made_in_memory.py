@@ -13,7 +13,7 @@ from tests.unit.test_memory_tier import BODY, Node, make
 from tests.unit.test_node_sender import FIRST, SECOND, Shaky
 from tune_sync.behind.node_disk import remove_made
 from tune_sync.fastpath import Slot, Slots, placing
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 
 __all__ = ["make"]  # a fixture
 
@@ -46,8 +46,8 @@ def saved(slots: Slots, made: Path) -> int:
     return slot.capacity_bytes
 
 
-def handed_over(node: Node, made: Path, checkpoint: str) -> Upload:
-    upload = Upload(node.staging, checkpoint, 0)
+def handed_over(node: Node, made: Path, checkpoint: str) -> CheckpointUpload:
+    upload = CheckpointUpload(node.staging, checkpoint, 0)
     upload.add_file("large", made / "large", is_given=True)
     upload.copied(1)
     assert upload.seal()

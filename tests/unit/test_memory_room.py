@@ -19,7 +19,7 @@ from tune_sync.errors import SyncTimeoutError
 from tune_sync.homes.store import LocalStore
 from tune_sync.layout import STAGING_DIR, TRASH_DIR
 from tune_sync.sending.orders import Orders
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 
 __all__ = ["home", "make"]  # fixtures
 
@@ -51,7 +51,7 @@ def test_who_finds_no_room_in_memory_nor_on_the_disk_is_told_as_without_memory(
 def fill_disk(node: Node) -> None:
     """Another checkpoint is there."""
     other = StagingHome(node.staging._destination, node.disk, node.agent, "node1")
-    upload = Upload(other, "u/checkpoint_000000", 0)
+    upload = CheckpointUpload(other, "u/checkpoint_000000", 0)
     with upload.open("one") as stream:
         stream.write(BODY)
     upload.copied(1)

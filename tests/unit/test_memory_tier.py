@@ -20,7 +20,7 @@ from tune_sync.errors import StoreFullError
 from tune_sync.fastpath.budget import Budget
 from tune_sync.layout import STAGING_DIR
 from tune_sync.sending.orders import Orders
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 
 BODY = bytes(range(256)) * 40  # of two files each
 REPOSITORY = Path(__file__).parents[2]
@@ -67,8 +67,8 @@ class Node:
             self._home, self.disk, self.agent, "node1", memory=self._given, **self._staging
         )
 
-    def report(self, checkpoint: str, body: bytes = BODY) -> Upload:
-        upload = Upload(self.staging, checkpoint, 0)
+    def report(self, checkpoint: str, body: bytes = BODY) -> CheckpointUpload:
+        upload = CheckpointUpload(self.staging, checkpoint, 0)
         for name in ("a/one", "two"):
             with upload.open(name) as stream:
                 stream.write(body)
@@ -76,13 +76,13 @@ class Node:
         assert upload.seal()
         return upload
 
-    def where(self, upload: Upload) -> str:
+    def where(self, upload: CheckpointUpload) -> str:
         name = upload.reported_as.partition("@")[0]
         roots = {"memory": self.memory / STAGING_DIR, "disk": self.disk / STAGING_DIR}
         found = [where for where, root in roots.items() if any(root.rglob(name))]
         return " and ".join(found)
 
-    def publish(self, upload: Upload, checkpoint: str) -> dict[str, bytes]:
+    def publish(self, upload: CheckpointUpload, checkpoint: str) -> dict[str, bytes]:
         name = upload.reported_as.partition("@")[0]
         news = until(self.agent, lambda n: name in n.stored)
         placed = self._home.committer.place(checkpoint, attempts=[news.stored[name]])
@@ -142,7 +142,7 @@ def test_one_file_larger_than_the_limit_goes_on_where_it_was(
 ) -> None:
     node = make(limit_bytes=3 << 20)
     large = os.urandom(8 << 20)
-    upload = Upload(node.staging, FIRST, 0)
+    upload = CheckpointUpload(node.staging, FIRST, 0)
     with upload.open("streamed") as stream:  # nobody knows how long it gets
         for start in range(0, len(large), 1 << 20):
             stream.write(large[start : start + (1 << 20)])
@@ -162,7 +162,7 @@ def test_what_was_taken_over_in_memory_spills_with_its_digest(
     node = make(limit_bytes=3 << 20)
     large = os.urandom(2 << 20)
     (tmp_path / "large").write_bytes(large)
-    upload = Upload(node.staging, FIRST, 0)
+    upload = CheckpointUpload(node.staging, FIRST, 0)
     upload.add_file("one", tmp_path / "large")
     assert any(node.memory.rglob("one"))
     upload.add_file("two", tmp_path / "large")
@@ -178,7 +178,7 @@ def test_what_is_made_on_the_disk_is_handed_over_there(make: Callable[..., Node]
     assert made is not None
     (made / "large").write_bytes(BODY)
     inode = (made / "large").stat().st_ino
-    upload = Upload(node.staging, FIRST, 0)
+    upload = CheckpointUpload(node.staging, FIRST, 0)
     upload.add_file("large", made / "large", is_given=True)
     upload.copied(1)
     assert upload.seal()
@@ -371,7 +371,7 @@ from pathlib import Path
 shm, base = Path(sys.argv[1]), Path(sys.argv[2])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", shm], check=True)
 from tests.unit.test_memory_tier import FIRST, Node, Shaky
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 node = Node(base, Shaky(base / "home"), shm=shm, limit_bytes=1 << 30)
 small = node.report(FIRST)
 assert node.where(small) == "memory"

@@ -22,7 +22,7 @@ from tune_sync.homes.disk import remove_tree
 from tune_sync.homes.home import Home, LocalHome
 from tune_sync.sending.backlog import NOT_STAGED
 from tune_sync.sending.orders import News, Orders
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 
 TIMEOUT_S = 20.0
 FIRST, SECOND = "t/checkpoint_000000", "t/checkpoint_000001"
@@ -63,8 +63,10 @@ def staging(tmp_path: Path, home: Home, sender: NodeSender, **more: object) -> S
     return StagingHome(home, tmp_path / "node", sender, "node1", **more)  # type: ignore[arg-type]
 
 
-def report(home: Home, checkpoint: str, body: bytes = b"body", ranks_count: int = 1) -> Upload:
-    upload = Upload(home, checkpoint, 0)
+def report(
+    home: Home, checkpoint: str, body: bytes = b"body", ranks_count: int = 1
+) -> CheckpointUpload:
+    upload = CheckpointUpload(home, checkpoint, 0)
     upload.make_dir("empty")
     for name in ("a/one", "two"):
         with upload.open(name) as stream:
@@ -82,14 +84,16 @@ def until(sender: NodeSender, holds: Callable[[News], bool]) -> News:
     return sender.status()
 
 
-def until_confirmed(tmp_path: Path, checkpoint: str, upload: Upload) -> None:
+def until_confirmed(tmp_path: Path, checkpoint: str, upload: CheckpointUpload) -> None:
     copies, end_s = StagedCopies(tmp_path / "node"), time.monotonic() + TIMEOUT_S
     while not ((seal := copies.seal(checkpoint, upload.attempt)) and seal.is_confirmed):
         assert time.monotonic() < end_s
         time.sleep(0.01)
 
 
-def stored(home: LocalHome, news: News, upload: Upload, checkpoint: str) -> dict[str, bytes]:
+def stored(
+    home: LocalHome, news: News, upload: CheckpointUpload, checkpoint: str
+) -> dict[str, bytes]:
     placed = home.committer.place(checkpoint, attempts=[news.stored[upload.attempt]])
     home.committer.record(placed.manifest)
     root = home.root / checkpoint
@@ -260,7 +264,7 @@ def test_bytes_are_those_of_the_moment_of_the_report(
     source.mkdir()
     for name, body in (("small", b"then"), ("large", large)):
         (source / name).write_bytes(body)
-    upload = Upload(staging(tmp_path, home, sender), FIRST, 0)
+    upload = CheckpointUpload(staging(tmp_path, home, sender), FIRST, 0)
     for name in ("small", "large"):
         upload.add_file(name, source / name)
     upload.copied(1)
@@ -305,7 +309,7 @@ def test_of_reports_that_wait_in_vain_in_a_row_one_too_many_fails_and_says_why(
     staged.append(report(waiting, names[2]))  # is stored, so that the count starts anew
     home.is_up = False
     staged += [report(waiting, name) for name in names[3:5]]
-    failing = Upload(waiting, names[5], 0)
+    failing = CheckpointUpload(waiting, names[5], 0)
     with failing.open("one") as stream:
         stream.write(b"body")
     failing.copied(1)

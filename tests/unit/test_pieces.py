@@ -15,7 +15,7 @@ from tune_sync.new_pages import new_pages
 from tune_sync.testing.memory_bucket import MemoryBucket
 from tune_sync.transfer import chunks
 from tune_sync.transfer import upload as uploading
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 
 C0 = "trial/checkpoint_000000"
 DATA = random.Random(3).randbytes(10_007)
@@ -61,7 +61,7 @@ def test_a_file_whose_chunks_wait_is_what_was_read(
     home.keeps_chunks = not again
     source = tmp_path / "x"
     source.write_bytes(DATA[:size_bytes])
-    upload = Upload(home, C0, 0)
+    upload = CheckpointUpload(home, C0, 0)
     upload.add_file("x", source)
     assert upload.seal()
     assert bucket.objects[f"{C0}/x"] == DATA[:size_bytes]
@@ -70,7 +70,7 @@ def test_a_file_whose_chunks_wait_is_what_was_read(
 @pytest.mark.parametrize("step", [500, 1700, 9000])
 def test_what_is_written_from_one_buffer_is_what_was_in_it(step: int) -> None:
     bucket = KeepingBucket()
-    upload = Upload(BucketHome(bucket), C0, 0)
+    upload = CheckpointUpload(BucketHome(bucket), C0, 0)
     buffer = bytearray(step)
     with upload.open("x") as stream:
         for at in range(0, len(DATA), step):

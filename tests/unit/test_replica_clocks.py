@@ -14,7 +14,7 @@ from tune_sync.behind.node_copies import NodeCopies
 from tune_sync.behind.node_disk import NodeDisk
 from tune_sync.behind.replicas import Room
 from tune_sync.behind.staged_copy import StagedCopies
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 
 __all__ = ["home", "peer"]  # fixtures
 
@@ -23,7 +23,7 @@ AHEAD_S = 300.0
 
 def report(root: Path, body: bytes, ahead_s: float, peer: Peer, room: Room) -> None:
     """On a node whose clock is ahead."""
-    upload = Upload(NodeDisk(root), FIRST, 0, clock=lambda: time.time() + ahead_s)
+    upload = CheckpointUpload(NodeDisk(root), FIRST, 0, clock=lambda: time.time() + ahead_s)
     with upload.open("two") as stream:
         stream.write(body)
     upload.copied(1)

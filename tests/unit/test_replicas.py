@@ -32,7 +32,7 @@ from tune_sync.errors import (
 from tune_sync.homes.home import Piece
 from tune_sync.manifest import Seal
 from tune_sync.sending.orders import Orders
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 
 CONFIRM_TIMEOUT_S = 20.0
 
@@ -101,7 +101,7 @@ def test_the_copy_is_sent_as_what_was_reported_when_its_writers_node_is_gone(
     assert json.loads(seal.read_text())["staged_as"] == upload.attempt
 
 
-def confirmed(copies: StagedCopies, upload: Upload) -> Seal:
+def confirmed(copies: StagedCopies, upload: CheckpointUpload) -> Seal:
     """The seal, once its digests are known."""
     end_s = time.monotonic() + CONFIRM_TIMEOUT_S
     while (seal := copies.seal(FIRST, upload.attempt)) is None or not seal.is_confirmed:
@@ -110,7 +110,7 @@ def confirmed(copies: StagedCopies, upload: Upload) -> Seal:
     return seal
 
 
-def report_here_alone(made: StagingHome, peer: Peer) -> tuple[Upload, StagedCopies]:
+def report_here_alone(made: StagingHome, peer: Peer) -> tuple[CheckpointUpload, StagedCopies]:
     """The peer takes no copy of it; returns what is staged here."""
     peer.errors = [StoreFullError(28, "not now")]
     return report(made, FIRST, BODY), StagedCopies(made._disk.root)

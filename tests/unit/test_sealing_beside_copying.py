@@ -9,7 +9,7 @@ from tune_sync.homes.commit import Committer
 from tune_sync.homes.home import LocalHome
 from tune_sync.layout import seal_key
 from tune_sync.manifest import seal_from_json
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 
 CHECKPOINT = "trial/checkpoint_000000"
 FILE_COUNT = 400
@@ -17,7 +17,7 @@ FILE_COUNT = 400
 
 def test_sealing_beside_a_copying_thread_never_lists_what_was_not_sent(tmp_path: Path) -> None:
     home = LocalHome(tmp_path)
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
     done = threading.Event()
     errors: list[Exception] = []
 
@@ -51,7 +51,7 @@ def test_a_second_sealer_returns_after_the_first_has_sealed(tmp_path: Path) -> N
             assert go_on.wait(10)
             super().seal(checkpoint, seal)
 
-    upload = Upload(SlowHome(tmp_path), CHECKPOINT, rank=0)
+    upload = CheckpointUpload(SlowHome(tmp_path), CHECKPOINT, rank=0)
     first = threading.Thread(target=upload.seal)
     first.start()
     assert entered.wait(10)

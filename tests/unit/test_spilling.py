@@ -21,7 +21,7 @@ from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.homes.home import Home, LocalHome
 from tune_sync.manifest import Seal
 from tune_sync.testing.memory_bucket import MemoryBucket
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 
 CHECKPOINT = "t/checkpoint_000000"
 SMALL, LARGE = b"small", bytes(range(256)) * (5 << 12)
@@ -112,11 +112,11 @@ class Agent:
         return True
 
 
-def report(home: Home, tmp_path: Path) -> Upload:
+def report(home: Home, tmp_path: Path) -> CheckpointUpload:
     """Small files, one that is a hard link, and large ones in chunks."""
     source = tmp_path / "large"
     source.write_bytes(LARGE)
-    upload = Upload(home, CHECKPOINT, 0)
+    upload = CheckpointUpload(home, CHECKPOINT, 0)
     for name in ("a/one", "two"):
         with upload.open(name) as stream:
             stream.write(SMALL)
@@ -210,7 +210,7 @@ def test_with_no_way_at_all_one_error_names_node_directory_and_ways_out(tmp_path
 
 def test_what_was_reported_before_it_grew_stays_on_the_node(tmp_path: Path) -> None:
     home, local = LocalHome(tmp_path / "home"), Tight(tmp_path / "node", 100)
-    upload = Upload(Staging(home, local), CHECKPOINT, 0)
+    upload = CheckpointUpload(Staging(home, local), CHECKPOINT, 0)
     with upload.open("two") as stream:
         stream.write(SMALL)
     assert upload.seal()
@@ -243,7 +243,7 @@ def test_what_has_spilled_to_another_disk_is_moved_there_unread(tmp_path: Path) 
     (made / "given").write_bytes(LARGE)
     (made / "other").write_bytes(LARGE)
     number = (made / "given").stat().st_ino
-    upload = Upload(SpillingHome(Full(tmp_path / "none"), below, "node1"), CHECKPOINT, 0)  # type: ignore[arg-type]
+    upload = CheckpointUpload(SpillingHome(Full(tmp_path / "none"), below, "node1"), CHECKPOINT, 0)  # type: ignore[arg-type]
     upload.add_file("given", made / "given", is_given=True)
     upload.add_file("linked", made / "given", same_as="given")
     upload.add_file("other", made / "other")

@@ -20,7 +20,7 @@ from tune_sync.manifest import Seal, seal_from_json, to_json
 from tune_sync.sending.backlog import Backlog
 from tune_sync.sending.orders import News, Orders
 from tune_sync.testing.memory_bucket import MemoryBucket
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 
 __all__ = ["make"]  # a fixture
 
@@ -90,7 +90,8 @@ def home(tmp_path: Path) -> Shaky:
 def two_ranks(tmp_path: Path, home: Shaky, *senders: NodeSender) -> list[str]:
     """Two nodes have a part each of one checkpoint; returns their attempts."""
     uploads = [
-        Upload(staging(tmp_path, home, sender), FIRST, rank) for rank, sender in enumerate(senders)
+        CheckpointUpload(staging(tmp_path, home, sender), FIRST, rank)
+        for rank, sender in enumerate(senders)
     ]
     for rank, upload in enumerate(uploads):
         with upload.open(f"rank{rank}") as stream:

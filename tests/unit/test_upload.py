@@ -17,7 +17,7 @@ from tune_sync.layout import staged_key
 from tune_sync.testing.fault_store import Fault, FaultStore, full, os_error
 from tune_sync.transfer import chunks
 from tune_sync.transfer import upload as upload_module
-from tune_sync.transfer.upload import BATCH_BYTES, SMALL_BYTES, Upload
+from tune_sync.transfer.upload import BATCH_BYTES, SMALL_BYTES, CheckpointUpload
 
 CHUNK_BYTES = 3000
 
@@ -58,7 +58,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upload_module, "SMALL_BYTES", 100)
 
 
-def published(home: LocalHome, upload: Upload) -> dict[str, bytes]:
+def published(home: LocalHome, upload: CheckpointUpload) -> dict[str, bytes]:
     """Publish, and return what is at the checkpoint, by name."""
     home.publish(CHECKPOINT, False, [upload.attempt])
     root = home.root / CHECKPOINT
@@ -68,14 +68,14 @@ def published(home: LocalHome, upload: Upload) -> dict[str, bytes]:
     }
 
 
-def write(upload: Upload, inner: str, *pieces: bytes) -> None:
+def write(upload: CheckpointUpload, inner: str, *pieces: bytes) -> None:
     with upload.open(inner) as stream:
         for piece in pieces:
             assert stream.write(piece) == len(piece)
 
 
 def test_files_and_directories_arrive_and_the_manifest_says_the_same(home: CountingHome) -> None:
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
     upload.make_dir("empty/inner")
     write(upload, "a", b"1", b"2")
     write(upload, "sub/b", b"")
@@ -97,7 +97,7 @@ def test_a_large_file_is_the_same_however_it_is_written(
     home: CountingHome, piece_bytes: int
 ) -> None:
     data = os.urandom(10_001)
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
     pieces = [data[at : at + piece_bytes] for at in range(0, len(data), piece_bytes)]
     write(upload, "large", *pieces)
     upload.seal()
@@ -107,7 +107,7 @@ def test_a_large_file_is_the_same_however_it_is_written(
 
 
 def test_small_files_travel_together(home: CountingHome) -> None:
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
     for number in range(1000):
         write(upload, f"d/{number}", number.to_bytes(2, "big"))
     upload.seal()
@@ -119,7 +119,7 @@ def test_small_files_travel_together(home: CountingHome) -> None:
 
 
 def test_a_batch_leaves_when_it_is_full(home: CountingHome) -> None:
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
     for number in range(2 * BATCH_BYTES // SMALL_BYTES):
         write(upload, f"{number}", bytes(SMALL_BYTES))
     upload.seal()
@@ -130,7 +130,7 @@ def test_a_file_of_this_node_is_sent_as_it_is(home: CountingHome, tmp_path: Path
     source = tmp_path / "large"
     source.write_bytes(os.urandom(SMALL_BYTES + 1))
     (tmp_path / "empty").touch()
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
     upload.add_file("large", source)
     upload.add_file("empty", tmp_path / "empty")
     upload.seal()
@@ -143,7 +143,7 @@ def test_hard_links_travel_once_and_are_hard_links_again(
 ) -> None:
     source = tmp_path / "one"
     source.write_bytes(os.urandom(size_bytes))
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
     upload.add_file("one", source)
     upload.add_file("two", source, same_as="one")
     upload.seal()
@@ -153,7 +153,7 @@ def test_hard_links_travel_once_and_are_hard_links_again(
 
 
 def test_many_threads_may_write_at_once(home: CountingHome) -> None:
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
 
     def work(number: int) -> None:
         for each in range(50):
@@ -174,7 +174,7 @@ def test_many_threads_may_write_at_once(home: CountingHome) -> None:
 
 
 def test_nothing_is_sealed_while_a_file_is_being_written(home: CountingHome) -> None:
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
     write(upload, "a", b"1")
     stream = upload.open("b")
     assert not upload.seal()
@@ -188,7 +188,7 @@ def test_nothing_is_sealed_while_a_file_is_being_written(home: CountingHome) -> 
 
 
 def test_sealing_again_does_nothing_unless_there_is_more(home: CountingHome) -> None:
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
     write(upload, "a", b"1")
     assert upload.seal()
     assert upload.is_over
@@ -202,7 +202,7 @@ def test_sealing_again_does_nothing_unless_there_is_more(home: CountingHome) -> 
 
 
 def test_a_file_whose_writer_failed_is_not_part_of_it(home: CountingHome) -> None:
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
     write(upload, "a", b"1")
     with pytest.raises(ZeroDivisionError), upload.open("b") as stream:
         stream.write(b"2")
@@ -217,7 +217,7 @@ WRITES = frozenset({"write_at"})
 @pytest.mark.usefixtures("small_chunks")
 def test_the_first_error_stays_the_error_and_the_attempt_is_dropped(tmp_path: Path) -> None:
     home = CountingHome(tmp_path / "home", Fault(2, full, verbs=WRITES))
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
     with pytest.raises(StoreFullError) as first:
         write(upload, "large", *[os.urandom(CHUNK_BYTES)] * 3)
     assert home.discarded == [upload.attempt]
@@ -236,20 +236,20 @@ def test_the_first_error_stays_the_error_and_the_attempt_is_dropped(tmp_path: Pa
 def test_a_seal_that_fails_raises_and_leaves_nothing(tmp_path: Path, verb: str, when: str) -> None:
     fault = Fault(1, os_error(errno.EIO), when=when, verbs=frozenset({verb}))  # type: ignore[arg-type]
     home = CountingHome(tmp_path / "home", fault)
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
     write(upload, "a", b"1")
     with pytest.raises(OSError, match="Input/output error"):
         upload.seal()
     assert not upload.seal()
     assert home.committer.attempts("trial") == []
-    again = Upload(home, CHECKPOINT, rank=0)
+    again = CheckpointUpload(home, CHECKPOINT, rank=0)
     write(again, "b", b"2")
     again.seal()
     assert published(home, again) == {"b": b"2"}, "a retry holds the retry's files alone"
 
 
 def test_writes_after_abort_fail_and_nothing_is_published(home: CountingHome) -> None:
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
     write(upload, "a", b"1")
     stream = upload.open("late")
     upload.abort()
@@ -265,7 +265,7 @@ def test_writes_after_abort_fail_and_nothing_is_published(home: CountingHome) ->
 
 
 def test_a_seal_after_abort_raises(home: CountingHome) -> None:
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
     write(upload, "a", b"1")
     upload.abort()
     with pytest.raises((FileNotFoundError, NotWholeError)):
@@ -274,7 +274,7 @@ def test_a_seal_after_abort_raises(home: CountingHome) -> None:
 
 def test_an_abort_of_a_home_that_is_gone_is_no_second_error(tmp_path: Path) -> None:
     home = CountingHome(tmp_path / "home", Fault(2, full, lasting=True))
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
     write(upload, "a", b"1")
     with pytest.raises(StoreFullError):
         upload.seal()
@@ -282,14 +282,14 @@ def test_an_abort_of_a_home_that_is_gone_is_no_second_error(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "a\0b", "."])
 def test_a_name_that_leaves_the_checkpoint_is_refused(home: CountingHome, name: str) -> None:
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
     with pytest.raises(PathRefusedError):
         write(upload, name, b"1")
 
 
 def test_a_slow_home_gets_all_bytes_in_order(tmp_path: Path) -> None:
     home = CountingHome(tmp_path / "home", Fault(1, delay_s=0.01, lasting=True, verbs=WRITES))
-    upload = Upload(home, CHECKPOINT, rank=0)
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
     data = os.urandom(3 * SMALL_BYTES)
     write(upload, "large", data[:SMALL_BYTES], data[SMALL_BYTES:])
     upload.seal()

@@ -17,7 +17,7 @@ from tune_sync import layout
 from tune_sync.errors import ConfigError, NotWholeError, StoreFullError, SyncTimeoutError
 from tune_sync.homes.home import LocalHome, digest_of
 from tune_sync.manifest import Seal
-from tune_sync.transfer.upload import SMALL_BYTES, Upload
+from tune_sync.transfer.upload import SMALL_BYTES, CheckpointUpload
 from tune_sync.transfer.uploads import CHECKPOINTS_KEPT, SENT_COUNT, TOLD_COUNT, Uploads
 
 RANK_COUNT = 8
@@ -224,7 +224,7 @@ def begin_beside(uploads: Uploads, home: LocalHome, checkpoint: str) -> None:
     thread.join()
 
 
-def lose(home: LocalHome, upload: Upload) -> None:
+def lose(home: LocalHome, upload: CheckpointUpload) -> None:
     """A file of an attempt is gone before that is sealed."""
     home.store.remove(upload.key("file"))
 

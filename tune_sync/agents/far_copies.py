@@ -109,7 +109,7 @@ def answer_of(ref: Any, checkpoint: str, timeout_s: float) -> Any:
 
 
 class RayFarCopies:
-    """See `behind.staging_home.FarCopies`.
+    """See `behind.node_copies.FarCopies`.
 
     Args:
         spec: Of the run.

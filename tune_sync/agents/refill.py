@@ -35,8 +35,8 @@ NOTHING: Copy = (0.0, {}, "")
 def refill(spec: Spec) -> bool:
     """Put back the newest state that any node has a copy of; whether there was one.
 
-    The checkpoints follow when the experiment is restored: see `left_behind`. The agents of the
-    dead run are ended first, as they would clean up behind it.
+    The checkpoints follow when the experiment is restored: see `left_on_nodes`. The agents of
+    the dead run are ended first, as they would clean up behind it.
 
     Args:
         spec: Of the run that is to be resumed. Nothing is where it was.

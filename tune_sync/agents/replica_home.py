@@ -18,7 +18,7 @@ from ray.exceptions import (
 
 from tune_sync.agents.home_errors import no_room_on_the_way, said_by
 from tune_sync.agents.in_flight import InFlight
-from tune_sync.behind.replica_lane import Lane
+from tune_sync.behind.replica_lane import ReplicaLane
 from tune_sync.behind.replica_message import Bytes, Message
 from tune_sync.behind.replicas import Room
 from tune_sync.errors import (
@@ -51,16 +51,16 @@ class ObjectStoreLane:
         self._agent = agent
 
     def send(self, attempt: str, message: Message, data: Bytes) -> Any:
-        """See `Lane.send`."""
+        """See `ReplicaLane.send`."""
         ref = ray.put(np.frombuffer(data, dtype=np.uint8))
         return self._agent.write_replica.remote(message.to_json(), digest_of(data), ref)
 
     def flush(self, attempt: str) -> Any:
-        """See `Lane.flush`: each message was waited for."""
+        """See `ReplicaLane.flush`: each message was waited for."""
         return None
 
     def close(self) -> None:
-        """See `Lane.close`."""
+        """See `ReplicaLane.close`."""
 
 
 class ReplicaHome(ReadsAll):
@@ -78,7 +78,9 @@ class ReplicaHome(ReadsAll):
     keeps_chunks = False
     rewrite_s = 0.0
 
-    def __init__(self, agent: Any, lane: Lane, seal: Seal, room: Room, *, timeout_s: float) -> None:
+    def __init__(
+        self, agent: Any, lane: ReplicaLane, seal: Seal, room: Room, *, timeout_s: float
+    ) -> None:
         self._agent = agent
         self._lane = lane
         self._attempt = seal.attempt

@@ -25,7 +25,7 @@ class Warnings:
         self._said_lock = threading.Lock()
 
     def to(self, node: str) -> Callable[..., None]:
-        """For `LaneChoice.warn`, of the lanes to a node."""
+        """What `LaneChoice` takes as `warn`, of the lanes to a node."""
 
         def warn(message: str, wanted: str, used: str, why: object) -> None:
             with self._said_lock:

@@ -13,7 +13,7 @@ from tune_sync.agents.node_agent import start_node_agent
 from tune_sync.agents.probe import runs_trials
 from tune_sync.agents.replica_home import ReplicaHome
 from tune_sync.agents.replica_lanes import lanes_to
-from tune_sync.behind.replica_lane import Lane
+from tune_sync.behind.replica_lane import ReplicaLane
 from tune_sync.behind.replicas import Room
 from tune_sync.behind.replicating import NoPeerError, Replica
 from tune_sync.behind.staged_copy import StagedCopies
@@ -40,7 +40,7 @@ class _Way:
 
     node: str
     agent: Any
-    lane: Lane
+    lane: ReplicaLane
     again_s: float
 
 
@@ -107,7 +107,7 @@ class RayReplicator:
             ) from error
 
     def _send(
-        self, agent: Any, lane: Lane, copies: StagedCopies, checkpoint: str, seal: Seal
+        self, agent: Any, lane: ReplicaLane, copies: StagedCopies, checkpoint: str, seal: Seal
     ) -> None:
         try:
             self._send_to(agent, lane, copies, checkpoint, seal, "memory")
@@ -122,7 +122,13 @@ class RayReplicator:
             logger.warning("a replica of %s goes to the other node's disk: %s", checkpoint, error)
 
     def _send_to(
-        self, agent: Any, lane: Lane, copies: StagedCopies, checkpoint: str, seal: Seal, room: Room
+        self,
+        agent: Any,
+        lane: ReplicaLane,
+        copies: StagedCopies,
+        checkpoint: str,
+        seal: Seal,
+        room: Room,
     ) -> None:
         home = ReplicaHome(agent, lane, seal, room, timeout_s=self._timeout_s)
         send_attempt(copies, checkpoint, seal, home)  # type: ignore[arg-type]

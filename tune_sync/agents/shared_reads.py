@@ -289,7 +289,7 @@ def _agent_of(spec: Spec, node: str) -> Any:
 
 
 class RayBrought:
-    """Copies for readers on this node. See `behind.staging_home.Brought`.
+    """Copies for readers on this node. See `behind.node_copies.Brought`.
 
     Args:
         memory: Of the run, on this node.

@@ -23,7 +23,7 @@ from tune_sync.homes.state_records import Corrections, NotYetError
 from tune_sync.manifest import Manifest
 from tune_sync.publisher import Publisher
 from tune_sync.sending.backlog import Backlog
-from tune_sync.sending.cut import Held, Write
+from tune_sync.sending.cut import HeldVersion, Write
 from tune_sync.sending.orders import News, Orders
 from tune_sync.sending.periodic import PeriodicBacklog, View
 from tune_sync.worker import Worker
@@ -360,7 +360,7 @@ class Behind:
         with self._tables:
             return max(self._home.rewrite_s, self._backlog.state_s)
 
-    def _wrote(self, held: Held) -> bool:
+    def _wrote(self, held: HeldVersion) -> bool:
         try:
             for write in held.files.values():
                 write()
@@ -373,7 +373,7 @@ class Behind:
             raise
         return True
 
-    def _require(self, held: Held, trial_ids: Collection[str]) -> None:
+    def _require(self, held: HeldVersion, trial_ids: Collection[str]) -> None:
         """A version says that trials have ended: it waits for their last checkpoints."""
         with self._tables:
             if isinstance(self._backlog, PeriodicBacklog):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tune_sync.behind.replica_door import Entrance
-from tune_sync.behind.replica_lane import Lane, TransportLane
+from tune_sync.behind.replica_lane import ReplicaLane, TransportLane
 from tune_sync.behind.replica_transports import transports_of
 from tune_sync.errors import (
     ConfigError,
@@ -42,7 +42,7 @@ class LaneChoice:
 
     def __init__(
         self, options: Options, knock: Callable[[], Entrance], flush: Callable[[str, str], Any],
-        by_store: Lane, timeout_s: float, before: str = "",
+        by_store: ReplicaLane, timeout_s: float, before: str = "",
         warn: Callable[..., None] = logger.warning,
     ) -> None:  # fmt: skip
         self._options = options
@@ -55,7 +55,7 @@ class LaneChoice:
         self._lacking: list[str] = []
         self._lost: list[str] = []
 
-    def lane(self) -> Lane:
+    def lane(self) -> ReplicaLane:
         """The best that works now. A warning names a fallback, and the reason.
 
         Raises:
@@ -77,7 +77,7 @@ class LaneChoice:
         """Whether a better lane may work later."""
         return bool(self._lost)
 
-    def _by_transport(self) -> Lane | None:
+    def _by_transport(self) -> ReplicaLane | None:
         entrance = self._entrance()
         if entrance is None:
             return None
@@ -100,7 +100,7 @@ class LaneChoice:
             self._lost.append((str(error).splitlines() or [type(error).__name__])[0])
         return None
 
-    def _opened(self, transport: Transport, entrance: Entrance) -> Lane | None:
+    def _opened(self, transport: Transport, entrance: Entrance) -> ReplicaLane | None:
         there = entrance.lacks.get(transport.name, "it is not known there; use one version")
         here = "" if there else transport.missing()
         if there or here:

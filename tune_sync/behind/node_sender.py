@@ -22,7 +22,7 @@ from tune_sync.behind.node_disk import NodeDisk
 from tune_sync.behind.removing import Removing
 from tune_sync.behind.settling import NO_ANSWER, Tries
 from tune_sync.behind.staged_copy import Later, StagedCopies
-from tune_sync.behind.staged_send import DamagedOnWayError, GivenUpError, send_attempt
+from tune_sync.behind.staged_send import DamagedOnWayError, NotNeededError, send_attempt
 from tune_sync.behind.telling import Once
 from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError, StoreFullError
 from tune_sync.fastpath.folder import remove_empty
@@ -352,7 +352,7 @@ class NodeSender:
             )  # fmt: skip
             with suppress(StoreFullError):  # else it is sent again if this process ends before
                 copies.stored(item.checkpoint, item.attempt, stored_as)
-        except GivenUpError:
+        except NotNeededError:
             self._put_back(item, "")
             return True
         except (DamagedError, DamagedOnWayError, ImmutableError, PathRefusedError) as error:

@@ -25,7 +25,7 @@ TRIES_COUNT = 3
 NO_SLOTS_S = 600.0
 
 
-class Lane(Protocol):
+class ReplicaLane(Protocol):
     """How bytes go to the other node's agent.
 
     Attributes:
@@ -45,7 +45,7 @@ class Lane(Protocol):
 
 
 class TransportLane:
-    """See `Lane`. Calls may come from any thread.
+    """See `ReplicaLane`. Calls may come from any thread.
 
     Args:
         transport: What moves them.
@@ -63,7 +63,7 @@ class TransportLane:
 
     def __init__(
         self, transport: Transport, address: str, flush: Callable[[str, str], Any],
-        instead: Lane | None, timeout_s: float, clock: Callable[[], float] = time.monotonic,
+        instead: ReplicaLane | None, timeout_s: float, clock: Callable[[], float] = time.monotonic,
         warn: Callable[..., None] = logger.warning,
     ) -> None:  # fmt: skip
         self.name = transport.name
@@ -80,7 +80,7 @@ class TransportLane:
             self._prove(transport)
 
     def send(self, attempt: str, message: Message, data: Bytes) -> Any:
-        """See `Lane.send`."""
+        """See `ReplicaLane.send`."""
         if self._instead is not None and self._clock() < self._no_slots_until_s:
             return self._instead.send(attempt, message, data)
         for part, piece in _split(message, memoryview(data)):
@@ -91,11 +91,11 @@ class TransportLane:
         return None
 
     def flush(self, attempt: str) -> Any:
-        """See `Lane.flush`."""
+        """See `ReplicaLane.flush`."""
         return self._flush(attempt, self.name)
 
     def close(self) -> None:
-        """See `Lane.close`: end the connections."""
+        """See `ReplicaLane.close`: end the connections."""
         self._peer.close()
         self._room.close()
 
@@ -126,7 +126,7 @@ class TransportLane:
                 return self._peer.reserve(key, size_bytes)
         return self._peer.reserve(key, size_bytes)
 
-    def _fall_back(self, error: StoreFullError) -> Lane:
+    def _fall_back(self, error: StoreFullError) -> ReplicaLane:
         if self._instead is None:
             raise PeerLostError(f"transport {self.name!r} is required, and {error}") from error
         now_s = self._clock()

@@ -15,7 +15,7 @@ from tune_sync.errors import DamagedError, StoreError
 from tune_sync.homes.digests import digest_of_file
 from tune_sync.homes.home import Home, Piece
 from tune_sync.manifest import Seal
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 
 logger = logging.getLogger("ray.tune_sync")
 
@@ -24,7 +24,7 @@ logger = logging.getLogger("ray.tune_sync")
 TRIES_COUNT = 3
 
 
-class GivenUpError(Exception):
+class NotNeededError(Exception):
     """Nobody needs it any more."""
 
 
@@ -49,7 +49,7 @@ def send_attempt(
             as files are read, too, with 0.
 
     Raises:
-        GivenUpError: `go_on` said no.
+        NotNeededError: `go_on` said no.
         DamagedError: What is on this node's disk is not what was staged.
         DamagedOnWayError: It is, and arrived damaged each time.
         Exception: What the destination raises; nothing is sealed there, and it can be sent again.
@@ -71,7 +71,7 @@ def send_attempt(
 def _send(
     copies: StagedCopies, checkpoint: str, seal: Seal, home: Home, go_on: Callable[[int], bool]
 ) -> str:
-    upload = Upload(cast(Home, _Watched(home, go_on)), checkpoint, seal.rank)
+    upload = CheckpointUpload(cast(Home, _Watched(home, go_on)), checkpoint, seal.rank)
     try:
         _send_files(copies, checkpoint, seal, upload, go_on)
         upload.send_batch()
@@ -94,12 +94,12 @@ class _Watched:
 
     def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
         if not self._go_on(len(data)):
-            raise GivenUpError(key)
+            raise NotNeededError(key)
         self._home.write(key, offset_bytes, data)
 
     def write_batch(self, pieces: Sequence[Piece], data: bytes | bytearray | memoryview) -> None:
         if not self._go_on(len(data)):
-            raise GivenUpError(pieces[0].key)
+            raise NotNeededError(pieces[0].key)
         self._home.write_batch(pieces, data)
 
     def __getattr__(self, name: str) -> Any:
@@ -107,13 +107,14 @@ class _Watched:
 
 
 def _send_files(
-    copies: StagedCopies, checkpoint: str, seal: Seal, upload: Upload, go_on: Callable[[int], bool]
-) -> None:
+    copies: StagedCopies, checkpoint: str, seal: Seal, upload: CheckpointUpload,
+    go_on: Callable[[int], bool],
+) -> None:  # fmt: skip
     data = layout.staged_key(checkpoint, seal.attempt)
     first: dict[tuple[int, int], str] = {}
     for file in seal.files:
         if not go_on(0):
-            raise GivenUpError(checkpoint)
+            raise NotNeededError(checkpoint)
         source = copies.store.path(f"{data}/{file.path}")
         found = source.stat()
         same_as = ""
@@ -131,7 +132,7 @@ def _check_here(
     data = layout.staged_key(checkpoint, seal.attempt)
     for file in seal.files:
         if not go_on(0):
-            raise GivenUpError(checkpoint)
+            raise NotNeededError(checkpoint)
         source = copies.store.path(f"{data}/{file.path}")
         if digest_of_file(source, lambda: go_on(0)) != file.digest:
             raise _damaged_here(source, checkpoint)

@@ -12,7 +12,7 @@ from tune_sync.fastpath import mooncake_engine
 from tune_sync.fastpath.transport_names import MOONCAKE, RDMA
 from tune_sync.fastpath.verbs import checks as rdma
 from tune_sync.fastpath.verbs.checks import Check, Wish
-from tune_sync.fastpath.verbs.places import DEV, SYS
+from tune_sync.fastpath.verbs.ports import DEV, SYS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -47,7 +47,7 @@ from tune_sync.fastpath.verbs.checks import (
 )
 from tune_sync.fastpath.verbs.device import Memory, address_of
 from tune_sync.fastpath.verbs.library import SYSTEM_LIBRARY
-from tune_sync.fastpath.verbs.places import DEV, SYS, ports
+from tune_sync.fastpath.verbs.ports import DEV, SYS, ports
 
 NAME = "mooncake"
 INSTALL = "pip install 'tune-sync[mooncake]'"
@@ -123,7 +123,7 @@ class Target:
         raise DamagedError("what arrived describes no memory; use one version everywhere")
 
 
-class Registered:
+class EngineMemory:
     """Memory that an engine, and whoever reaches it, may write and read: its pages are pinned."""
 
     def __init__(self, engine: Engine, memory: Memory) -> None:

@@ -46,7 +46,7 @@ class CannotPlanError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ArchiveRecord:
     """Where the bytes of a storage go."""
 
     storage: Any
@@ -55,7 +55,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ArchivePlan:
     """An archive without the bytes of its storages.
 
     Attributes:
@@ -65,7 +65,7 @@ class Plan:
         directory_offset_bytes: Where `torch.save` put it.
     """
 
-    records: list[Record]
+    records: list[ArchiveRecord]
     pieces: list[tuple[int, bytes]]
     directory: bytes
     directory_offset_bytes: int
@@ -89,7 +89,7 @@ class Plan:
         memory[start_bytes:] = moved
 
 
-def plan(obj: object, folder: Path, pickle_protocol: int) -> Plan:
+def plan(obj: object, folder: Path, pickle_protocol: int) -> ArchivePlan:
     """Pickle `obj`, as it is now, and plan its archive. No storage is read.
 
     Args:
@@ -155,7 +155,7 @@ def _mapped(descriptor: int) -> Iterator[mmap.mmap]:
         yield archive
 
 
-def _read(archive: mmap.mmap, names: zipfile.ZipFile, storages: dict[str, Any]) -> Plan:
+def _read(archive: mmap.mmap, names: zipfile.ZipFile, storages: dict[str, Any]) -> ArchivePlan:
     records = []
     for info in names.infolist():
         key = info.filename.partition("/data/")[2]
@@ -165,11 +165,11 @@ def _read(archive: mmap.mmap, names: zipfile.ZipFile, storages: dict[str, Any]) 
         if length_bytes != info.file_size:
             raise CannotPlanError(f"{info.filename} is not a storage of {length_bytes} bytes")
         offset_bytes = _data_offset(archive, info.header_offset)
-        records.append(Record(storages[key], offset_bytes, length_bytes))
+        records.append(ArchiveRecord(storages[key], offset_bytes, length_bytes))
     if len(records) != len(storages):
         raise CannotPlanError(f"{len(records)} places for {len(storages)} storages")
     start_bytes = names.start_dir
-    return Plan(
+    return ArchivePlan(
         records, _between(archive, records, start_bytes), archive[start_bytes:], start_bytes
     )
 
@@ -179,7 +179,9 @@ def _data_offset(archive: mmap.mmap, header_bytes: int) -> int:
     return int(header_bytes + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes)
 
 
-def _between(archive: mmap.mmap, records: list[Record], end_bytes: int) -> list[tuple[int, bytes]]:
+def _between(
+    archive: mmap.mmap, records: list[ArchiveRecord], end_bytes: int
+) -> list[tuple[int, bytes]]:
     pieces, at_bytes = [], 0
     for record in records:
         pieces.append((at_bytes, archive[at_bytes : record.offset_bytes]))

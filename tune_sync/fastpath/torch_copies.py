@@ -18,7 +18,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tune_sync.fastpath.slot import Slot
-from tune_sync.fastpath.torch_archive import CannotPlanError, Record
+from tune_sync.fastpath.torch_archive import ArchiveRecord, CannotPlanError
 
 logger = logging.getLogger(__name__)
 
@@ -53,14 +53,14 @@ class Copies:
             torch.cuda.current_stream(device).wait_event(event)
 
 
-def check(records: list[Record]) -> None:
+def check(records: list[ArchiveRecord]) -> None:
     """Raise CannotPlanError if there is a storage that is neither on the CPU nor on CUDA."""
     others = {r.storage.device.type for r in records} - {"cpu", "cuda"}
     if others:
         raise CannotPlanError(f"storages on {', '.join(sorted(others))}")
 
 
-def start(records: list[Record], slot: Slot, *, overlap: bool) -> Copies:
+def start(records: list[ArchiveRecord], slot: Slot, *, overlap: bool) -> Copies:
     """Start copying `records` into `slot`, with their values as of now.
 
     Storages on the CPU are copied on return. Copies from CUDA wait for what is queued on the
@@ -69,7 +69,7 @@ def start(records: list[Record], slot: Slot, *, overlap: bool) -> Copies:
     """
     memory = memory_of(slot)
     copies = Copies()
-    by_device: dict[torch.device, list[Record]] = defaultdict(list)
+    by_device: dict[torch.device, list[ArchiveRecord]] = defaultdict(list)
     for record in records:
         by_device[record.storage.device].append(record)
     try:
@@ -90,7 +90,7 @@ def start(records: list[Record], slot: Slot, *, overlap: bool) -> Copies:
 
 def _start_on(
     device: torch.device,
-    records: list[Record],
+    records: list[ArchiveRecord],
     slot: Slot,
     memory: torch.Tensor,
     copies: Copies,
@@ -111,7 +111,7 @@ def _start_on(
     copies.events[device] = event
 
 
-def _source(record: Record, *, overlap: bool) -> torch.Tensor:
+def _source(record: ArchiveRecord, *, overlap: bool) -> torch.Tensor:
     source = _bytes_of(record.storage)
     return source.clone() if overlap and record.length_bytes <= SMALL_BYTES else source
 
@@ -120,7 +120,7 @@ def _bytes_of(storage: Any) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
-def _place(memory: torch.Tensor, record: Record) -> torch.Tensor:
+def _place(memory: torch.Tensor, record: ArchiveRecord) -> torch.Tensor:
     return memory[record.offset_bytes : record.offset_bytes + record.length_bytes]
 
 

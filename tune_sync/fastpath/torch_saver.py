@@ -13,7 +13,7 @@ import torch
 
 from tune_sync.fastpath import placing, torch_archive, torch_copies
 from tune_sync.fastpath.slots import Slots
-from tune_sync.fastpath.torch_archive import Plan
+from tune_sync.fastpath.torch_archive import ArchivePlan
 from tune_sync.fastpath.torch_copies import Copies
 from tune_sync.process import in_forks
 
@@ -66,7 +66,7 @@ class Saver:
         self._pool = ThreadPoolExecutor(1, "tune_sync-save")
         self._lock = threading.Lock()
 
-    def _plan(self, obj: object, options: dict[str, Any]) -> Plan | None:
+    def _plan(self, obj: object, options: dict[str, Any]) -> ArchivePlan | None:
         if set(options) - {"pickle_protocol"} or not self.slots.is_there():
             return None
         protocol = options.get("pickle_protocol", torch.serialization.DEFAULT_PROTOCOL)
@@ -79,7 +79,7 @@ class Saver:
             return None
         return planned
 
-    def _start(self, planned: Plan, *, overlap: bool) -> tuple[Copies, Any] | None:
+    def _start(self, planned: ArchivePlan, *, overlap: bool) -> tuple[Copies, Any] | None:
         slot = self.slots.take(planned.size_bytes)
         if slot is None:
             return None

@@ -24,7 +24,8 @@ from typing import Any
 
 from tune_sync import layout
 from tune_sync.errors import DamagedError, FixCallError, NotWholeError
-from tune_sync.homes.recorded import Records, Recovery, newest_of, recorded, staged
+from tune_sync.homes.recorded import Recovery, newest_of, recorded, staged
+from tune_sync.homes.records import Records
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import Store
 from tune_sync.homes.trash import empty_trash, finish_removals, gone_key, move_to_trash
@@ -44,7 +45,7 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 
 
 class Committer(Records):
-    """Orders the writes of one run in one experiment directory.
+    """Orders the writes of one run in one experiment directory. What it reads is in `records`.
 
     Args:
         store: Rooted at the experiment directory.

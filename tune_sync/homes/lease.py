@@ -293,11 +293,15 @@ def live_holder(root: Path, clock: Callable[[], float] = time.time) -> Holder | 
 
 def check_owner(root: Path, owner: str) -> None:
     """Raise LeaseLostError unless `owner` holds the lease on experiment directory `root`."""
-    holder = read_holder(root / LEASE_KEY)
+    check_holder(read_holder(root / LEASE_KEY), owner, root)
+
+
+def check_holder(holder: Holder | None, owner: str, where: object) -> None:
+    """Raise LeaseLostError unless `holder`, which has the lease on `where`, is `owner`."""
     if holder is None or holder.owner != owner:
         by = f"process {holder.pid} on host {holder.host}" if holder else "nobody"
         raise LeaseLostError(
-            f"{root} is no longer owned by this run (now by {by}); this run must stop: "
+            f"{where} is no longer owned by this run (now by {by}); this run must stop: "
             "nothing more is written"
         )
 

@@ -33,7 +33,7 @@ from tune_sync.homes.digests import digest_of_file
 from tune_sync.homes.store import LocalStore
 from tune_sync.mirror.files import KnownFiles, Signature
 from tune_sync.mirror.outbox import BACKOFF_S, Outbox, Parcel
-from tune_sync.mirror.plan import Cut, Plan
+from tune_sync.mirror.plan import MirrorCut, MirrorPlan
 from tune_sync.mirror.record import RECORD_KEY, MirrorRecord, load_record, save_record
 from tune_sync.mirror.state import LIST_NAME, STATE_DIR, list_json
 from tune_sync.syncers.base import Syncer
@@ -79,7 +79,7 @@ class Mirror:
         self._beside: dict[str, str] | None = None
         self._files_due_s = time.monotonic() + period_s
         self._record = MirrorRecord("", remote)
-        self._plan = Plan(())
+        self._plan = MirrorPlan(())
         self._changed = threading.Condition()
         self._is_dirty = True
         self._asked_count = 0
@@ -104,7 +104,7 @@ class Mirror:
         is_new = self._store.info(RECORD_KEY) is None
         self._record = load_record(self._store, self._remote)
         self._refuse_others(self._outbox.visible_marks())  # before anything is sent
-        self._plan = Plan(published, self._record.touched, self._record.whole)
+        self._plan = MirrorPlan(published, self._record.touched, self._record.whole)
         self._save_record()
         try:
             self._claim()
@@ -254,7 +254,7 @@ class Mirror:
                 self._plan.release()
                 self._changed.notify_all()
 
-    def _send_checkpoints(self, cut: Cut) -> None:
+    def _send_checkpoints(self, cut: MirrorCut) -> None:
         if not cut.send:
             return
         with self._changed:
@@ -311,7 +311,7 @@ class Mirror:
                 self._outbox.send_parcel(parcel)
         self._files.sent(there)
 
-    def _delete(self, cut: Cut) -> None:
+    def _delete(self, cut: MirrorCut) -> None:
         for checkpoint in cut.delete:
             self._go_on()
             try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class MirrorCut:
     """What one round has to do. Keys of checkpoints.
 
     Attributes:
@@ -23,7 +23,7 @@ class Cut:
     delete: tuple[str, ...]
 
 
-class Plan:
+class MirrorPlan:
     """Decides; whoever has it calls from one thread at a time.
 
     Args:
@@ -65,12 +65,12 @@ class Plan:
         """Nothing is deleted at home until `cut`: the state is looked at in between."""
         self._holds_all = True
 
-    def cut(self) -> Cut:
+    def cut(self) -> MirrorCut:
         """What goes with the state that was looked at since `hold`."""
         self._holds_all = False
         send = self.unsent()
         self._held = set(send)
-        return Cut(send, tuple(sorted(self.touched - self._published)))
+        return MirrorCut(send, tuple(sorted(self.touched - self._published)))
 
     def begun(self, checkpoints: Iterable[str]) -> None:
         """Parts of these may be at the mirror from now on."""

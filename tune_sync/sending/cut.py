@@ -20,7 +20,7 @@ Write = Callable[[], None]
 
 
 @dataclass(slots=True)
-class Held:
+class HeldVersion:
     """A version.
 
     Attributes:
@@ -51,8 +51,8 @@ class Cut:
         self._versions_count = 0
         self._written = 0
         self._has_ended = self._is_last = False
-        self._waiting: Held | None = None
-        self._newest: Held | None = None
+        self._waiting: HeldVersion | None = None
+        self._newest: HeldVersion | None = None
 
     def accepted(self, checkpoint: str) -> None:
         """Versions from here on may name it, and it is not stored."""
@@ -101,7 +101,7 @@ class Cut:
             waiting.number = self._versions_count
             return
         if self._newest is None:
-            self._newest = Held(self._versions_count)
+            self._newest = HeldVersion(self._versions_count)
         self._newest.number, self._newest.needs = self._versions_count, needs
         self._newest.files[key] = write
 
@@ -116,7 +116,7 @@ class Cut:
         if self._newest is not None:
             self._newest.needs = self._needs_now()
 
-    def take(self) -> Held | None:
+    def take(self) -> HeldVersion | None:
         """A version that may be written now; `wrote` or `failed` has to follow."""
         self._promote()
         waiting = self._waiting
@@ -127,16 +127,16 @@ class Cut:
         self._taken_count += 1
         return waiting
 
-    def require(self, held: Held, checkpoints: Collection[str]) -> None:
+    def require(self, held: HeldVersion, checkpoints: Collection[str]) -> None:
         """A version that was taken turns out to need more: it waits again."""
         held.needs |= frozenset(checkpoints)
         held.is_taken = False
 
-    def failed(self, held: Held) -> None:
+    def failed(self, held: HeldVersion) -> None:
         """A version could not be written now; it is taken again later."""
         held.is_taken = False
 
-    def wrote(self, held: Held) -> None:
+    def wrote(self, held: HeldVersion) -> None:
         """All files of a version are written."""
         self._written = max(self._written, held.number)
         self._newest_taken = max(self._newest_taken, held.taken_count)
@@ -196,7 +196,7 @@ class Cut:
 
     # Inside
 
-    def _fits(self, waiting: Held, key: str, needs: frozenset[str]) -> bool:
+    def _fits(self, waiting: HeldVersion, key: str, needs: frozenset[str]) -> bool:
         if self._newest is not None or waiting.is_taken:  # it would overtake an earlier version
             return False
         return key not in waiting.files and needs <= waiting.needs

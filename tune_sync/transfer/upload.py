@@ -27,7 +27,7 @@ SMALL_BYTES = 1 << 20
 BATCH_BYTES = 16 << 20
 
 
-class Upload:
+class CheckpointUpload:
     """Collects what one process writes of one checkpoint. Methods may run in any thread.
 
     Args:
@@ -324,9 +324,9 @@ class Upload:
 
 
 class UploadStream:
-    """A file object for one file of an `Upload`; what pyarrow writes into."""
+    """A file object for one file of a `CheckpointUpload`; what pyarrow writes into."""
 
-    def __init__(self, upload: Upload, inner: str) -> None:
+    def __init__(self, upload: CheckpointUpload, inner: str) -> None:
         self._upload = upload
         self._inner = inner
         self._chunks = Chunks(lambda offset_bytes, data: upload.send(inner, offset_bytes, data))
@@ -340,7 +340,7 @@ class UploadStream:
         """Nothing: bytes leave in chunks, and are safe when the checkpoint is sealed."""
 
     def close(self) -> None:
-        """As `finish`, for pyarrow, which drops what this raises: see `Upload.tell_later`."""
+        """As `finish`, for pyarrow, which drops what this raises: `tell_later` keeps it."""
         try:
             self.finish()
         except BaseException as error:

@@ -13,7 +13,7 @@ from tune_sync import layout
 from tune_sync.errors import ConfigError, HomeLostError, SyncTimeoutError
 from tune_sync.homes.home import Home
 from tune_sync.report import Report
-from tune_sync.transfer.upload import Upload
+from tune_sync.transfer.upload import CheckpointUpload
 
 # Of how many checkpoints of a trial a process tells with each report, and of how many of all. A
 # driver takes a checkpoint soon after its ranks reported it.
@@ -56,19 +56,19 @@ class Uploads:
         check_key: Callable[[str], str] = layout.check_key,
     ) -> None:  # fmt: skip
         self._sealed, self._check_key = sealed, check_key
-        self._uploads: dict[str, Upload] = {}
+        self._uploads: dict[str, CheckpointUpload] = {}
         # By directory, checkpoint and attempt; each in the order in which it was first heard of,
         # but directories in that in which they were heard of last.
         self._reported: dict[str, dict[str, dict[str, _Told]]] = {}
         self._lists = threading.Lock()
 
-    def begin(self, home: Home, checkpoint: str, rank: int) -> Upload:
+    def begin(self, home: Home, checkpoint: str, rank: int) -> CheckpointUpload:
         """A new attempt: what this process wrote for that checkpoint before is dropped.
 
         Raises:
             ConfigError: Another thread is writing it: its bytes are not dropped under its hands.
         """
-        upload = Upload(home, checkpoint, rank, check_key=self._check_key)
+        upload = CheckpointUpload(home, checkpoint, rank, check_key=self._check_key)
         with self._lists:
             earlier = self._uploads.get(checkpoint)
             if earlier is None or not earlier.is_of_another_thread:
@@ -99,7 +99,7 @@ class Uploads:
         for upload in left:
             upload.abort()
 
-    def find(self, checkpoint: str) -> Upload | None:
+    def find(self, checkpoint: str) -> CheckpointUpload | None:
         """The latest attempt of this process, or None."""
         with self._lists:
             return self._uploads.get(checkpoint)
@@ -107,7 +107,7 @@ class Uploads:
     def copied(
         self, checkpoint: str, ranks_count: int, metrics: Mapping[Any, Any] | None = None
     ) -> None:
-        """The copy of a checkpoint has come to its end. Raises as `Upload.copied`.
+        """The copy of a checkpoint has come to its end. Raises as `CheckpointUpload.copied`.
 
         See `Seal.ranks_count`, `Seal.metrics`.
         """
@@ -146,14 +146,14 @@ class Uploads:
         if reported is not None:
             reported.check()
 
-    def _seal(self, checkpoint: str, upload: Upload) -> None:
+    def _seal(self, checkpoint: str, upload: CheckpointUpload) -> None:
         is_first = upload.sealed_bytes is None
         if upload.seal():
             self.heard_of(((checkpoint, upload.reported_as, upload.rank),))
             if is_first:
                 self._tell_sealed(upload)
 
-    def _tell_sealed(self, upload: Upload) -> None:
+    def _tell_sealed(self, upload: CheckpointUpload) -> None:
         blocked_s = time.monotonic() - upload.began_s
         is_staged = upload.reported_as != upload.attempt
         self._sealed(Report(blocked_s, upload.sealed_bytes or 0, is_staged))

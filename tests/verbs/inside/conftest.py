@@ -12,12 +12,12 @@ if "TUNE_SYNC_TEST_GUEST" not in os.environ:
 else:
     from tests.verbs.inside.sides import Here, mend_link
     from tune_sync.fastpath.verbs import queue_pair
-    from tune_sync.fastpath.verbs.checks import find_place
+    from tune_sync.fastpath.verbs.checks import find_port_address
     from tune_sync.fastpath.verbs.device import Device
 
     @pytest.fixture(scope="session")
     def device() -> Iterator[Device]:
-        opened = Device(find_place())
+        opened = Device(find_port_address())
         yield opened
         opened.close()
 

@@ -15,7 +15,7 @@ from tune_sync.commands import doctor
 from tune_sync.errors import StoreFullError, TransportMissingError, TuneSyncError
 from tune_sync.fastpath.transports import RdmaTransport, TcpTransport, Transport, choose
 from tune_sync.fastpath.verbs import library
-from tune_sync.fastpath.verbs.checks import Wish, find_place
+from tune_sync.fastpath.verbs.checks import Wish, find_port_address
 from tune_sync.fastpath.verbs.device import Device
 from tune_sync.fastpath.verbs.queue_pair import QueuePair
 
@@ -55,7 +55,7 @@ def register(connection: Connection) -> None:
 
 def make(connection: Connection) -> None:
     """Another process: has a device open, makes one thing more, and tells why it could not."""
-    device = Device(find_place())
+    device = Device(find_port_address())
 
     def told(request: dict[str, Any]) -> str:
         try:
@@ -65,7 +65,7 @@ def make(connection: Connection) -> None:
                 case "memory":
                     device.register(bytearray(FEW_BYTES), remote=True).close()
                 case "device":
-                    Device(find_place()).close()
+                    Device(find_port_address()).close()
         except (TuneSyncError, OSError) as error:
             return f"{type(error).__name__}: {error}"
         return ""

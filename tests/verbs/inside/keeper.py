@@ -21,7 +21,7 @@ from tests.verbs.inside.sides import digest as digest_of
 from tune_sync.errors import TuneSyncError
 from tune_sync.fastpath import Slots
 from tune_sync.fastpath.transports import MooncakeTransport, Part, RdmaTransport, Shelf, Transport
-from tune_sync.fastpath.verbs.places import counters
+from tune_sync.fastpath.verbs.ports import counters
 
 TOKEN = b"the token of one run"
 SHARED_MEMORY = Path("/dev/shm")

@@ -14,7 +14,7 @@ from tune_sync.behind.lane_choice import LaneChoice
 from tune_sync.behind.memory_home import Memory
 from tune_sync.behind.node_copies import NodeCopies
 from tune_sync.behind.replica_door import Door
-from tune_sync.behind.replica_lane import Lane
+from tune_sync.behind.replica_lane import ReplicaLane
 from tune_sync.behind.replica_message import Bytes, Message
 from tune_sync.behind.replicas import Replicas
 from tune_sync.fastpath.budget import Budget
@@ -82,7 +82,7 @@ class Node:
         self.other = Other(take, self.memory_dir, options)
         self.came: list[tuple[str, int]] = []
 
-    def choose(self, options: Options | None = None, before: str = "") -> Lane:
+    def choose(self, options: Options | None = None, before: str = "") -> ReplicaLane:
         choice = LaneChoice(
             options or self._options, lambda: self.other.told, self._flush, ByStore(), FLUSH_S,
             before,
@@ -106,7 +106,7 @@ class ReplicaHome(ReadsAll):
 
     keeps_chunks = False
 
-    def __init__(self, node: Node, lane: Lane, seal: Seal) -> None:
+    def __init__(self, node: Node, lane: ReplicaLane, seal: Seal) -> None:
         self._node, self._lane, self._attempt = node, lane, seal.attempt
         self._sizes = {file.path: file.size_bytes for file in seal.files}
 

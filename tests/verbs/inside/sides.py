@@ -14,8 +14,8 @@ from typing import Any
 import xxhash
 
 from tests.verbs.inside.others import Answers, Other, serve
-from tune_sync.fastpath.verbs.checks import find_place
-from tune_sync.fastpath.verbs.device import Device, Memory, Registered
+from tune_sync.fastpath.verbs.checks import find_port_address
+from tune_sync.fastpath.verbs.device import Device, Memory, VerbsMemory
 from tune_sync.fastpath.verbs.endpoint import Endpoint, Window
 from tune_sync.fastpath.verbs.queue_pair import Move, QueuePair
 
@@ -59,7 +59,7 @@ class Here:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def memory(self, data: Memory) -> Registered:
+    def memory(self, data: Memory) -> VerbsMemory:
         registered = self.device.register(data, remote=False)
         self._stack.callback(registered.close)
         return registered
@@ -72,7 +72,7 @@ class Here:
         return there
 
 
-def whole(local: Registered, there: There, *, is_write: bool = True) -> Move:
+def whole(local: VerbsMemory, there: There, *, is_write: bool = True) -> Move:
     """All of the memory here, to or from the beginning of the memory there."""
     return there.pair.start(Move(local, 0, there.window, 0, local.length_bytes, is_write))
 
@@ -93,7 +93,7 @@ def mend_link() -> None:
 
 def keep_memory(connection: Connection, size_bytes: int) -> None:
     """What the other process does."""
-    device = Device(find_place())
+    device = Device(find_port_address())
     memory = bytearray(size_bytes)
     registered = device.register(memory, remote=True)
     pair = QueuePair(device, is_target=True)

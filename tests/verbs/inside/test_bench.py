@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.verbs.guest import ADDRESS
-from tune_sync.fastpath.verbs.places import counters
+from tune_sync.fastpath.verbs.ports import counters
 
 LOAD = ["--duration", "1", "--batch-size", "2", "--block-size", "1MiB", "--threads", "1"]
 SENT = "hw_counters/sent_pkts"

@@ -18,7 +18,7 @@ from tests.verbs.inside.sides import content, digest
 from tune_sync.errors import PeerLostError
 from tune_sync.fastpath.slot import Slot
 from tune_sync.fastpath.transports import Part, RdmaTransport
-from tune_sync.fastpath.verbs.places import counters
+from tune_sync.fastpath.verbs.ports import counters
 
 MIB = 1 << 20
 PACKET_BYTES = 4096

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tune_sync.fastpath.transports import Limits, RdmaTransport, TcpTransport, Transport
-from tune_sync.fastpath.verbs.places import counters
+from tune_sync.fastpath.verbs.ports import counters
 from tune_sync.testing.transport_contract import TOKEN, TransportContract
 
 MIB = 1 << 20

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.contract.lane_contract import TransportLaneContract
-from tune_sync.behind.replica_lane import Lane
+from tune_sync.behind.replica_lane import ReplicaLane
 from tune_sync.fastpath.transports import RdmaTransport, Transport
 
 
@@ -16,7 +16,7 @@ class TestRdma(TransportLaneContract):
         return RdmaTransport(b"t" * 32)
 
     @contextmanager
-    def opened(self, root: Path) -> Iterator[Lane]:
+    def opened(self, root: Path) -> Iterator[ReplicaLane]:
         with super().opened(root) as lane:
             assert lane.name == "rdma"
             yield lane

@@ -23,7 +23,7 @@ from tests.verbs.inside.test_checkpoint import (
 )
 from tune_sync.errors import PeerLostError
 from tune_sync.fastpath import Slots
-from tune_sync.fastpath.mooncake_engine import ANY, Registered, checks, engine
+from tune_sync.fastpath.mooncake_engine import ANY, EngineMemory, checks, engine
 from tune_sync.fastpath.slot import Slot
 from tune_sync.fastpath.transports import (
     Limits,
@@ -139,8 +139,8 @@ def test_a_writer_that_is_killed_leaves_nothing(keeper: Other) -> None:
 def test_memory_that_was_taken_back_cannot_be_written_until_it_is_lent_again() -> None:
     ours, theirs = (engine(HERE, ANY, is_target=is_target) for is_target in (False, True))
     slot, data = Slot(Path("/dev/shm"), MIB), bytearray(b"\1" * MIB)
-    pinned = Pinned(lambda memory: Registered(theirs, memory))
-    source = Registered(ours, data)
+    pinned = Pinned(lambda memory: EngineMemory(theirs, memory))
+    source = EngineMemory(ours, data)
 
     def write_it() -> bool | None:
         number = ours.start(source.address, target, MIB, is_write=True)

@@ -11,7 +11,7 @@ import pytest
 from tests.verbs.inside.sides import Here, content, digest, whole
 from tune_sync.errors import ConfigError, DamagedError
 from tune_sync.fastpath.verbs.endpoint import Endpoint, Window
-from tune_sync.fastpath.verbs.places import counters
+from tune_sync.fastpath.verbs.ports import counters
 from tune_sync.fastpath.verbs.queue_pair import CHUNK_BYTES, Move
 
 MIB = 1 << 20

@@ -15,7 +15,7 @@ from tests.verbs.inside.replica_node import Node, ReplicaHome
 from tests.verbs.inside.sides import content, cut_link, mend_link
 from tests.verbs.inside.test_checkpoint import PACKET_BYTES, packets, registered_count
 from tune_sync.behind.replica_intake import DATA_BYTES, SLOTS_COUNT
-from tune_sync.behind.replica_lane import Lane
+from tune_sync.behind.replica_lane import ReplicaLane
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staged_send import send_attempt
 from tune_sync.errors import StoreError, TransportMissingError
@@ -47,7 +47,7 @@ class Staged:
         assert seal is not None
         return seal
 
-    def replicate(self, node: Node, lane: Lane, checkpoint: str, seal: Seal) -> None:
+    def replicate(self, node: Node, lane: ReplicaLane, checkpoint: str, seal: Seal) -> None:
         send_attempt(self._copies, checkpoint, seal, ReplicaHome(node, lane, seal))  # type: ignore[arg-type]
 
 

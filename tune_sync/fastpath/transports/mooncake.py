@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from tune_sync.fastpath import mooncake_engine
-from tune_sync.fastpath.mooncake_engine import Engine, Registered
+from tune_sync.fastpath.mooncake_engine import Engine, EngineMemory
 from tune_sync.fastpath.tls import Tls
 from tune_sync.fastpath.transport_names import MOONCAKE
 from tune_sync.fastpath.transports.lanes import Lanes
@@ -117,7 +117,7 @@ class MooncakeServer(LendingServer):
 
 class _ByEngine:
     def __init__(self, engine: Engine) -> None:
-        self._pinned: Pinned[Registered] = Pinned(lambda memory: Registered(engine, memory))
+        self._pinned: Pinned[EngineMemory] = Pinned(lambda memory: EngineMemory(engine, memory))
 
     def lend(self, block: memoryview) -> dict[str, Any]:
         return self._pinned.of(block).target(block).fields()

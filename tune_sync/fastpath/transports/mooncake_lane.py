@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tune_sync.errors import PeerLostError, SyncTimeoutError
-from tune_sync.fastpath.mooncake_engine import Engine, Registered, Target
+from tune_sync.fastpath.mooncake_engine import Engine, EngineMemory, Target
 from tune_sync.fastpath.transports import wire
 from tune_sync.fastpath.transports.borrowing import BorrowingLane, received
 from tune_sync.fastpath.transports.lanes import Block, Lanes
@@ -32,13 +32,13 @@ class MooncakeRegion(Region):
     def __init__(self, memory: Memory) -> None:
         super().__init__(memory)
         self._lock = threading.Lock()
-        self._registered: dict[Engine, Registered] = {}
+        self._registered: dict[Engine, EngineMemory] = {}
 
     def register(self, engine: Engine) -> None:
-        """Let an engine reach it, if it does not yet. Raises as `Registered` does."""
+        """Let an engine reach it, if it does not yet. Raises as `EngineMemory` does."""
         with self._lock:
             if engine not in self._registered:
-                self._registered[engine] = Registered(engine, self.view)
+                self._registered[engine] = EngineMemory(engine, self.view)
 
     def take_back(self) -> None:
         """When this returns, no engine reaches it any more. What was under way fails.

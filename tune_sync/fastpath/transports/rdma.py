@@ -25,7 +25,7 @@ from tune_sync.fastpath.verbs.checks import (
     LEAST_LOCKED_BYTES,
     Wish,
     checked_wish,
-    find_place,
+    find_port_address,
     missing,
 )
 from tune_sync.fastpath.verbs.device import Device
@@ -127,5 +127,5 @@ class RdmaTransport(TcpTransport):
     def _device(self) -> Device:
         with self._device_lock:
             if self._opened is None:
-                self._opened = Device(find_place(self._wish))
+                self._opened = Device(find_port_address(self._wish))
             return self._opened

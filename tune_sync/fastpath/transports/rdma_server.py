@@ -15,7 +15,7 @@ from tune_sync.fastpath.transports.lending import Lender, LendingServer, Pinned
 from tune_sync.fastpath.transports.shelf import Shelf
 from tune_sync.fastpath.transports.stream import Stream
 from tune_sync.fastpath.transports.transport import Limits
-from tune_sync.fastpath.verbs.device import Device, Registered, address_of
+from tune_sync.fastpath.verbs.device import Device, VerbsMemory, address_of
 from tune_sync.fastpath.verbs.endpoint import Endpoint
 from tune_sync.fastpath.verbs.queue_pair import QueuePair
 
@@ -60,7 +60,7 @@ class RdmaServer(LendingServer):
 
 
 class _ByPair:
-    def __init__(self, pair: QueuePair, pinned: Pinned[Registered]) -> None:
+    def __init__(self, pair: QueuePair, pinned: Pinned[VerbsMemory]) -> None:
         self._pair = pair
         self._pinned = pinned
 

@@ -1,7 +1,7 @@
 """What goes over the TCP connections: numbers of fixed size, and small JSON objects. No pickles.
 
-Control: frames of JSON, one answer to each request. Data: a `Request` with a block behind it, or
-a `Reply` with one; each block with its digest.
+Control: frames of JSON, one answer to each request. Data: a `Request`, with a block behind it if it
+is to be written, and an answer, with one if it was read; each block with its digest.
 """
 
 from __future__ import annotations

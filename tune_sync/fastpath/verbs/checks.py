@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tune_sync.errors import ConfigError, TransportMissingError, TuneSyncError
 from tune_sync.fastpath.verbs import library
-from tune_sync.fastpath.verbs.device import Device, Place
-from tune_sync.fastpath.verbs.places import DEV, INFINIBAND, SYS, Gid, Port, ports
+from tune_sync.fastpath.verbs.device import Device, PortAddress
+from tune_sync.fastpath.verbs.ports import DEV, INFINIBAND, SYS, Gid, Port, ports
 from tune_sync.fastpath.verbs.queue_pair import Move, QueuePair
 
 LOOP_BYTES = 4096
@@ -100,7 +100,7 @@ def checks(wish: Wish = ANY, sys: Path = SYS, dev: Path = DEV) -> Iterator[Check
         Step(EXTRA, _extra),
         Step(PROVIDER, lambda: _provider(likely_device(found, wish)), (PERMISSION, EXTRA)),
         Step(LOCKABLE, lambda: lockable(wish)),
-        Step(LOOP, lambda: _loop(_place(found, wish)), (ADDRESS, PROVIDER, LOCKABLE)),
+        Step(LOOP, lambda: _loop(_port_address(found, wish)), (ADDRESS, PROVIDER, LOCKABLE)),
     )
 
 
@@ -135,7 +135,7 @@ def missing(wish: Wish = ANY, sys: Path = SYS, dev: Path = DEV) -> str:
     return first_bad(checks(wish, sys, dev))
 
 
-def find_place(wish: Wish = ANY, sys: Path = SYS, dev: Path = DEV) -> Place:
+def find_port_address(wish: Wish = ANY, sys: Path = SYS, dev: Path = DEV) -> PortAddress:
     """The port and the address that fit `wish` best.
 
     Raises:
@@ -144,7 +144,7 @@ def find_place(wish: Wish = ANY, sys: Path = SYS, dev: Path = DEV) -> Place:
     found = ports(sys, dev)
     if lacking := first_bad(done(*device_steps(found, wish))):
         raise TransportMissingError(f"RDMA cannot be used here: {lacking}")
-    return _place(found, wish)
+    return _port_address(found, wish)
 
 
 def _wanted(found: Sequence[Port], wish: Wish) -> list[Port]:
@@ -202,8 +202,8 @@ def _link(found: Sequence[Port], wish: Wish) -> Check:
 
 def _address(found: Sequence[Port], wish: Wish) -> Check:
     active = [port for port in _permitted(_wanted(found, wish)) if port.is_active]
-    if _places(active, wish):
-        port, gid = _place(found, wish).port, _place(found, wish).gid
+    if _port_addresses(active, wish):
+        port, gid = _port_address(found, wish).port, _port_address(found, wish).gid
         return Check(ADDRESS, f"{port}, index {gid.index}: {gid.address} ({gid.kind})")
     known = "; ".join(
         f"{port}: " + (", ".join(f"{g.index} {g.address} {g.kind}" for g in port.gids) or "none")
@@ -225,7 +225,7 @@ def _extra() -> Check:
 def likely_device(found: Sequence[Port], wish: Wish) -> str:
     """Name of the device that is used once it works; `PERMISSION` has to be good."""
     usable = _permitted(_wanted(found, wish))
-    places = _places([port for port in usable if port.is_active], wish)
+    places = _port_addresses([port for port in usable if port.is_active], wish)
     return places[0].port.device if places else usable[0].device
 
 
@@ -256,22 +256,22 @@ def lockable(wish: Wish) -> Check:
     ))  # fmt: skip
 
 
-def _loop(place: Place) -> Check:
+def _loop(used: PortAddress) -> Check:
     try:
-        write_to_itself(place)
+        write_to_itself(used)
     except (TuneSyncError, OSError) as error:
         return Check(LOOP, str(error), "see the kernel's log (dmesg) for the device")
     return Check(LOOP, f"{LOOP_BYTES} bytes arrived")
 
 
-def write_to_itself(place: Place) -> None:
+def write_to_itself(used: PortAddress) -> None:
     """Write memory to other memory of this process, through the device.
 
     Raises:
         StoreError: It does not work.
         TransportMissingError: The device cannot be opened.
     """
-    device = Device(place)
+    device = Device(used)
     source, target = bytearray(os.urandom(LOOP_BYTES)), bytearray(LOOP_BYTES)
     here = device.register(source, remote=False)
     there = device.register(target, remote=True)
@@ -304,17 +304,17 @@ def _permitted(found: Sequence[Port]) -> list[Port]:
     ]
 
 
-def _places(active: Sequence[Port], wish: Wish) -> list[Place]:
+def _port_addresses(active: Sequence[Port], wish: Wish) -> list[PortAddress]:
     def fits(gid: Gid) -> bool:
         return wish.gid_index in (None, gid.index)
 
-    found = [Place(p, gid) for p in active for gid in p.usable_gids if fits(gid)]
-    return sorted(found, key=lambda place: place.port.link_layer != INFINIBAND and place.gid.rank)
+    found = [PortAddress(p, gid) for p in active for gid in p.usable_gids if fits(gid)]
+    return sorted(found, key=lambda one: one.port.link_layer != INFINIBAND and one.gid.rank)
 
 
-def _place(found: Sequence[Port], wish: Wish) -> Place:
+def _port_address(found: Sequence[Port], wish: Wish) -> PortAddress:
     active = [port for port in _permitted(_wanted(found, wish)) if port.is_active]
-    return _places(active, wish)[0]
+    return _port_addresses(active, wish)[0]
 
 
 def checked_wish(wish: Wish) -> Wish:

@@ -14,7 +14,7 @@ from tune_sync.errors import ConfigError, StoreError, StoreFullError
 from tune_sync.fastpath.verbs import library
 from tune_sync.fastpath.verbs.endpoint import Window
 from tune_sync.fastpath.verbs.handles import Handles
-from tune_sync.fastpath.verbs.places import Gid, Port
+from tune_sync.fastpath.verbs.ports import Gid, Port
 
 Memory = bytearray | memoryview | mmap.mmap
 
@@ -22,7 +22,7 @@ Memory = bytearray | memoryview | mmap.mmap
 MOST_READS = 16
 
 
-class Registered:
+class VerbsMemory:
     """Memory whose pages are pinned, so that the device reaches them. Costly: keep it.
 
     Attributes:
@@ -62,7 +62,7 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PortAddress:
     """The port of a device, and the address of it, that are used."""
 
     port: Port
@@ -73,28 +73,28 @@ class Device:
     """A device that is open. Methods may be called from any thread.
 
     Args:
-        place: Which port of which device; `checks.find_place` finds it.
+        used: Which port of which device; `checks.find_port_address` finds it.
 
     Raises:
         TransportMissingError: It cannot be opened.
         StoreFullError: This process may open no more.
     """
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, used: PortAddress) -> None:
+        self.used = used
         self.verbs = library.load()
         self.handles = Handles()
         # Who forgets to close one loses nothing but time: nobody uses it any more then.
         weakref.finalize(self, self.handles.close_all).atexit = False
-        self.context = self.handles.keep(library.open_device(place.port.device))
+        self.context = self.handles.keep(library.open_device(used.port.device))
         try:
             self.domain = self.handles.keep(self.context.alloc_pd())
         except OSError as error:
-            raise library.no_more(f"domains of {place.port}", error) or error from error
+            raise library.no_more(f"domains of {used.port}", error) or error from error
         limits = self.context.query_device()
         self.read_count = max(1, min(MOST_READS, int(limits.max_qp_rd_atom)))
 
-    def register(self, memory: Memory, *, remote: bool) -> Registered:
+    def register(self, memory: Memory, *, remote: bool) -> VerbsMemory:
         """Pin memory.
 
         Args:
@@ -111,7 +111,7 @@ class Device:
             if is_constant:
                 raise ConfigError("memory that other hosts write has to be writable")
             access |= flags.REMOTE_WRITE | flags.REMOTE_READ
-        return Registered(self, memory, int(access))
+        return VerbsMemory(self, memory, int(access))
 
     def close(self) -> None:
         """Close it, and all that was made with it. May be called twice."""

@@ -24,7 +24,7 @@ from tune_sync.errors import (
     SyncTimeoutError,
 )
 from tune_sync.fastpath.verbs import library
-from tune_sync.fastpath.verbs.device import Device, Registered
+from tune_sync.fastpath.verbs.device import Device, VerbsMemory
 from tune_sync.fastpath.verbs.endpoint import Endpoint, Window
 
 # Some devices refuse longer requests than 8 MiB. Many short ones let others come between.
@@ -61,7 +61,7 @@ class Move:
         done_bytes: What came back well.
     """
 
-    local: Registered
+    local: VerbsMemory
     here_bytes: int
     remote: Window
     there_bytes: int
@@ -116,7 +116,7 @@ class QueuePair:
             self._make_parts()
         except OSError as error:
             self._close_parts()
-            what = f"connections of RDMA device {device.place.port}"
+            what = f"connections of RDMA device {device.used.port}"
             raise library.no_more(what, error) or StoreError(
                 f"there are no {what}: {error}; see `tune-sync doctor`"
             ) from error
@@ -134,7 +134,7 @@ class QueuePair:
         )  # fmt: skip
         try:
             self._pair.to_rtr(
-                other, self._device.place.gid.index, mtu=min(self.endpoint.mtu, remote.mtu),
+                other, self._device.used.gid.index, mtu=min(self.endpoint.mtu, remote.mtu),
                 hop_limit=_HOPS, min_rnr_timer=_MIN_NOT_READY_TIMER,
                 max_dest_rd_atomic=self._device.read_count,
             )  # fmt: skip
@@ -144,7 +144,7 @@ class QueuePair:
             )  # fmt: skip
         except OSError as error:
             raise PeerLostError(
-                f"{self._device.place.port} finds no way to the other host's RDMA device: {error}; "
+                f"{self._device.used.port} finds no way to the other host's RDMA device: {error}; "
                 "are both in one network? (see `tune-sync doctor` on both)"
             ) from error
 
@@ -217,7 +217,7 @@ class QueuePair:
             self._close_parts()
 
     def _make_parts(self) -> None:
-        context, number = self._device.context, self._device.place.port.number
+        context, number = self._device.context, self._device.used.port.number
         self._channel = self._part(context.create_comp_channel())
         self._done = self._part(context.create_cq(self._chunk_count + 1, channel=self._channel))
         self._pair = self._part(self._device.domain.create_qp(self._wanted()))
@@ -238,14 +238,14 @@ class QueuePair:
         )
 
     def _described(self) -> Endpoint:
-        place = self._device.place
-        port = self._device.context.query_port(place.port.number)
+        used = self._device.used
+        port = self._device.context.query_port(used.port.number)
         return Endpoint(
             queue_pair=int(self._pair.qp_num),
             first_packet=secrets.randbits(24),
             local_id=int(port.lid),
-            gid=place.gid.address.packed.hex(),
-            port=place.port.number,
+            gid=used.gid.address.packed.hex(),
+            port=used.port.number,
             mtu=int(port.active_mtu),
             read_count=self._device.read_count,
         )

@@ -42,7 +42,7 @@ from tune_sync.homes.bucket.staging import (
     SEAL,
     Claims,
     Order,
-    Part,
+    SealedPart,
     Staged,
     claims,
     immutable,
@@ -145,7 +145,7 @@ class BucketCommitter(BucketRecords):
         """
         self.check_attempt(checkpoint, seal.attempt)
         may_put()
-        part = Part(seal, etags or {})
+        part = SealedPart(seal, etags or {})
         self.bucket.put(mark_key(checkpoint, seal.attempt, SEAL), part.to_json())
 
     def attempts(self, trial: str) -> list[tuple[str, str]]:

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 
 from tune_sync.buckets.bucket import Bucket
-from tune_sync.errors import LeaseHeldError, LeaseLostError, PutConflictError, TuneSyncError
-from tune_sync.homes.lease import Holder, holder_from_json, in_use
+from tune_sync.errors import LeaseHeldError, PutConflictError, TuneSyncError
+from tune_sync.homes.lease import Holder, check_holder, holder_from_json, in_use
 from tune_sync.layout import LEASE_KEY
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -173,13 +173,7 @@ def live_holder(bucket: Bucket, clock: Callable[[], float] = time.time) -> Holde
 
 def check_owner(bucket: Bucket, owner: str, where: str = "this experiment") -> None:
     """Raise LeaseLostError unless `owner` holds the lease in `bucket`."""
-    holder = read_holder(bucket)
-    if holder is None or holder.owner != owner:
-        by = f"process {holder.pid} on host {holder.host}" if holder else "nobody"
-        raise LeaseLostError(
-            f"{where} is no longer owned by this run (now by {by}); this run must stop: "
-            "nothing more is written"
-        )
+    check_holder(read_holder(bucket), owner, where)
 
 
 def _lives(holder: Holder, now_s: float) -> bool:

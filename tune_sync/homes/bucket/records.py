@@ -16,7 +16,7 @@ from tune_sync.homes.bucket.aside import aside_key
 from tune_sync.homes.bucket.staging import (
     BEGUN,
     SEAL,
-    Part,
+    SealedPart,
     Staged,
     group,
     immutable,
@@ -93,19 +93,21 @@ class BucketRecords:
         prefix = f"{layout.STAGING_DIR}/{below}".rstrip("/")
         return group(o.key for o in self.bucket.list(prefix))
 
-    def _part(self, checkpoint: str, attempt: str) -> Part:
+    def _part(self, checkpoint: str, attempt: str) -> SealedPart:
         key = mark_key(checkpoint, attempt, SEAL)
         return part_from_json(attempt, self.bucket.get(key), key)
 
-    def _parts(self, checkpoint: str, attempts: Collection[str]) -> list[Part]:
+    def _parts(self, checkpoint: str, attempts: Collection[str]) -> list[SealedPart]:
         with ThreadPoolExecutor(READS_COUNT) as pool:
             return list(pool.map(partial(self._part, checkpoint), attempts))
 
-    def _readable(self, checkpoint: str, staged: Staged) -> tuple[list[Part], list[Exception]]:
+    def _readable(
+        self, checkpoint: str, staged: Staged
+    ) -> tuple[list[SealedPart], list[Exception]]:
         """All parts that can be read; and why others cannot: they must not hide these."""
         errors: list[Exception] = []
 
-        def part(attempt: str) -> Part | None:
+        def part(attempt: str) -> SealedPart | None:
             try:
                 return self._part(checkpoint, attempt)
             except (DamagedError, PathRefusedError) as error:
@@ -117,7 +119,7 @@ class BucketRecords:
         return [one for one in found if one is not None], errors
 
     def _keeps_unreadable(self, checkpoint: str, staged: Staged) -> bool:
-        """Whether there are seals that cannot be read; warns. See `recorded.Records`."""
+        """Whether there are seals that cannot be read; warns. See `homes.records`."""
         errors = [] if staged.retired() else self._readable(checkpoint, staged)[1]
         for error in errors:
             logger.warning(
@@ -174,7 +176,7 @@ class BucketRecords:
         reported = set(order_from_json(checkpoint, self.bucket.get(key), key).attempts or ())
         return bool(reported & sealed) and not reported <= sealed
 
-    def _is_untouched(self, checkpoint: str, parts: Sequence[Part], staged: Staged) -> bool:
+    def _is_untouched(self, checkpoint: str, parts: Sequence[SealedPart], staged: Staged) -> bool:
         """Whether no other attempt wrote over files of these, where no e-tags will tell."""
         aside = set(staged.keys)
         files = [

@@ -73,7 +73,7 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SealedPart:
     """One writer's part.
 
     Attributes:
@@ -109,7 +109,7 @@ class Order:
         return _extended(self.manifest, {"strict": self.strict, "attempts": attempts})
 
 
-def part_from_json(attempt: str, data: bytes, where: str) -> Part:
+def part_from_json(attempt: str, data: bytes, where: str) -> SealedPart:
     """Decode the part of one attempt. Raises as `manifest.seal_from_json` does."""
     seal = seal_from_json(data, where)
     if seal.attempt != attempt:
@@ -117,7 +117,7 @@ def part_from_json(attempt: str, data: bytes, where: str) -> Part:
     etags = json.loads(data).get("etags", {})
     if not isinstance(etags, dict):
         raise DamagedError(f"{where}: its e-tags are not a JSON object")
-    return Part(seal, {str(path): str(etag) for path, etag in etags.items()})
+    return SealedPart(seal, {str(path): str(etag) for path, etag in etags.items()})
 
 
 def order_from_json(checkpoint: str, data: bytes, where: str) -> Order:
@@ -173,7 +173,7 @@ def group(keys: Iterable[str]) -> dict[str, Staged]:
     return found
 
 
-def claims(union: Union, parts: Iterable[Part]) -> dict[str, Claims]:
+def claims(union: Union, parts: Iterable[SealedPart]) -> dict[str, Claims]:
     """Path -> what each rank says that it put there, the lowest rank first; in the order of paths.
 
     Args:
