@@ -72,8 +72,8 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
             `Syncer`, such as `CommandSyncer(...)`: results go to the driver's node as without
             `upload_dir`, and from there the syncer sends them to `upload_dir`.
         include: Glob patterns on paths relative to the trial directory; if given, only artifacts
-            that match one are stored. A pattern that matches a directory takes all in it. Without
-            `sync_artifacts` it says nothing, nor does `sync_artifacts_on_checkpoint`.
+            that match one are stored. A pattern that matches a directory takes all in it. Needs
+            `sync_artifacts`.
         exclude: The same; files that match one are not stored, also those of checkpoints.
         strict: What happens when ranks of one trial report files of equal name and different
             bytes: False stores the lowest rank's (in a bucket, up to 16 MiB) and warns, True
@@ -145,7 +145,7 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
             check_flag(name, getattr(self, name))
         for name in ("include", "exclude"):
             setattr(self, name, check_patterns(name, getattr(self, name)))
-        _check_exclude(self.exclude)
+        _check_left_out(self)
         check_choice("wait_for", self.wait_for, (STORED, REPLICATED, STAGED))
         check_choice("on_sync_error", self.on_sync_error, (RAISE, CONTINUE))
         _check_keep_best(self)
@@ -338,8 +338,11 @@ def _check_own_stages(config: SyncConfig) -> None:
         )
 
 
-def _check_exclude(patterns: Sequence[str]) -> None:
-    for pattern in patterns:
+def _check_left_out(config: SyncConfig) -> None:
+    if config.include and not config.sync_artifacts:
+        chooses = "chooses artifacts, and none are synced; add sync_artifacts=True, or leave it out"
+        raise ConfigError(f"SyncConfig(include=...) {chooses}")
+    for pattern in config.exclude:
         if leaves_nothing(pattern):
             raise ConfigError(
                 f"SyncConfig(exclude=...): {pattern!r} matches every file of a checkpoint, and "

@@ -60,6 +60,11 @@ def run_config_kwargs(
                 "SyncConfig(keep_best=...) is for Ray Tune: Ray Train keeps the best of its run "
                 "with CheckpointConfig(num_to_keep=...)"
             )
+        if config.sync_artifacts:
+            raise ConfigError(
+                "SyncConfig(sync_artifacts=True) is for Ray Tune: Ray Train sends no artifacts; "
+                "put what is to be kept into the directory of a checkpoint"
+            )
         if config.own_syncer is not None:
             raise ConfigError(
                 f"{type(config.own_syncer).__name__}: Ray Train by itself does not send results on "

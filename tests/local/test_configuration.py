@@ -64,6 +64,7 @@ class OwnSyncer(Syncer):
         ({"exclude": ["*/*"]}, r"'\*/\*' matches every file of a checkpoint"),
         ({"include": ["/abs"]}, r"'/abs' has to be relative"),
         ({"include": [""]}, r"'' has to be relative"),
+        ({"include": ["*.png"]}, r"chooses artifacts, and none are synced; add sync_artifacts"),
         ({"syncer": "rsync"}, r"syncer='rsync'\): \"auto\", an ObjectStoreSyncer or None"),
         ({"syncer": 3}, r"syncer=3\)"),
         (

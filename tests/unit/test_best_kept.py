@@ -157,3 +157,5 @@ def test_what_does_not_go_together() -> None:
         SyncConfig(keep_best=2, wait_for="staged", sync_on_checkpoint=False)
     with pytest.raises(ConfigError, match="num_to_keep"):
         run_config_kwargs(SyncConfig(keep_best=2), name="x", api="train")
+    with pytest.raises(ConfigError, match="Ray Train sends no artifacts"):
+        run_config_kwargs(SyncConfig(sync_artifacts=True), name="x", api="train")
