@@ -75,7 +75,7 @@ def assert_flat(watched: Watched, window_s: list[float]) -> None:
     ("name", "files"),
     [
         pytest.param("big", BIG, id="a file larger than the object store"),
-        pytest.param("several", SEVERAL, id="eight large files at once"),
+        pytest.param("several", SEVERAL, id="eight large files at once", marks=pytest.mark.slow),
     ],
 )
 def test_large_files_need_little_memory_on_all_three_nodes(

@@ -134,7 +134,7 @@ def another(cluster: Cluster, find: list[str], old: str, host: str = "head") -> 
     "names_it",
     [
         pytest.param(True, id="state names them", marks=pytest.mark.lowest),
-        pytest.param(False, id="state is older"),
+        pytest.param(False, id="state is older", marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_driver_leaves_whole_checkpoints_and_a_restore_goes_on_from_them(

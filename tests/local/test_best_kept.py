@@ -78,7 +78,7 @@ def run_config(tmp_path: Path, fields: dict[str, Any] | None) -> RunConfig:
 @pytest.mark.parametrize(
     "fields",
     [
-        pytest.param(None, id="home", marks=pytest.mark.lowest_slow),
+        pytest.param(None, id="home", marks=[pytest.mark.slow, pytest.mark.lowest_slow]),
         pytest.param({"wait_for": "staged"}, id="staged", marks=pytest.mark.lowest),
     ],
 )

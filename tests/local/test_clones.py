@@ -50,19 +50,26 @@ def loop(config: dict[str, Any]) -> None:
         time.sleep(PAUSE_S)
 
 
-@pytest.mark.parametrize("keep", [KEPT_COUNT, 1])
+WAYS: dict[str, dict[str, Any] | None] = {
+    "home": None,
+    "stored": {},
+    "staged": {"wait_for": "staged"},
+}
+QUICK = {("stored", 1), ("staged", KEPT_COUNT)}
+
+
 @pytest.mark.parametrize(
-    "fields",
+    ("way", "keep"),
     [
-        pytest.param(None, id="home", marks=pytest.mark.slow),
-        pytest.param({}, id="stored"),
-        pytest.param({"wait_for": "staged"}, id="staged"),
+        pytest.param(way, keep, marks=[] if (way, keep) in QUICK else pytest.mark.slow)
+        for way in WAYS
+        for keep in (KEPT_COUNT, 1)
     ],
 )
 def test_what_a_clone_goes_on_from_is_there(
-    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    fields: dict[str, Any] | None, keep: int,
-) -> None:  # fmt: skip
+    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, keep: int
+) -> None:
+    fields = WAYS[way]
     monkeypatch.setenv("TUNE_GLOBAL_CHECKPOINT_S", "0")
     far, begun = tmp_path / "far", tmp_path / "begun"
     begun.mkdir()

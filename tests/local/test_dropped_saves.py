@@ -80,6 +80,7 @@ def test_every_save_of_a_population_is_stored_once(
     assert len(published) == len(every)
 
 
+@pytest.mark.slow
 def test_a_population_that_keeps_few_keeps_few(local_ray: None, tmp_path: Path) -> None:
     results = population(tmp_path, 0.4, True, num_to_keep=2)
     assert not results.errors

@@ -164,7 +164,7 @@ def test_a_directory_in_memory_is_handed_over(tmp_path: Path, shm: Path, is_know
 
 
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize("where", ["elsewhere", "here"])
+@pytest.mark.parametrize("where", ["elsewhere", pytest.param("here", marks=pytest.mark.slow)])
 def test_what_finds_no_room_in_memory_arrives_all_the_same(
     tmp_path: Path, shm: Path, where: str
 ) -> None:
@@ -188,7 +188,7 @@ def looks_after_reports(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize("where", ["elsewhere", "here"])
+@pytest.mark.parametrize("where", [pytest.param("elsewhere", marks=pytest.mark.slow), "here"])
 def test_with_no_other_node_a_replicated_report_waits_for_the_destination(
     tmp_path: Path, shm: Path, where: str
 ) -> None:

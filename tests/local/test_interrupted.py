@@ -94,7 +94,7 @@ def cut_off(storage: Path, callback: type[CutsOff], **fields: Any) -> tune.Tuner
 @pytest.mark.parametrize(
     "wait_for",
     [
-        pytest.param("stored", marks=pytest.mark.lowest_slow),
+        pytest.param("stored", marks=[pytest.mark.slow, pytest.mark.lowest_slow]),
         pytest.param("staged", marks=pytest.mark.lowest),
     ],
 )

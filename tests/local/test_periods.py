@@ -114,7 +114,7 @@ def settings(staging_dir: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "keep",
     [
-        pytest.param(None, marks=pytest.mark.lowest_slow),
+        pytest.param(None, marks=[pytest.mark.slow, pytest.mark.lowest_slow]),
         pytest.param(1, marks=pytest.mark.lowest),
     ],
 )

@@ -38,8 +38,15 @@ def by_run(tmp_path: Path, every: bool, again: bool) -> Any:
     return tune.run(stumbles, verbose=0, resume=resume, raise_on_failed_trial=False, **kwargs)
 
 
-@pytest.mark.parametrize("enter", [by_tuner, by_run])
-@pytest.mark.parametrize("every", [True, False])
+@pytest.mark.parametrize(
+    ("every", "enter"),
+    [
+        (True, by_tuner),
+        (False, by_run),
+        pytest.param(True, by_run, marks=pytest.mark.slow),
+        pytest.param(False, by_tuner, marks=pytest.mark.slow),
+    ],
+)
 def test_as_many_travel(local_ray: None, tmp_path: Path, enter: Any, every: bool) -> None:
     root = tmp_path / "far/x"
     enter(tmp_path, every, again=False)

@@ -19,7 +19,7 @@ from tune_sync.errors import NotStoredError
     "is_stored",
     [
         pytest.param(True, marks=pytest.mark.lowest),
-        pytest.param(False, marks=pytest.mark.lowest_slow),
+        pytest.param(False, marks=[pytest.mark.slow, pytest.mark.lowest_slow]),
     ],
 )
 def test_a_trial_goes_on_from_the_one_before_and_does_not_wait_for_what_was_removed(
@@ -71,6 +71,7 @@ def test_state_does_not_name_what_a_trial_has_lost_that_ended_before(
     assert all(is_whole(far / "x", path) for _, names in found for path in names)
 
 
+@pytest.mark.slow
 @pytest.mark.lowest_slow
 def test_who_loses_all_that_it_reported_since_a_restore_goes_on_from_what_was_stored_before(
     local_ray: None, tmp_path: Path
