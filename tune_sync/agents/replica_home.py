@@ -91,7 +91,7 @@ class ReplicaHome(ReadsAll):
 
     def begin(self, checkpoint: str) -> str:
         """See `Home.begin`."""
-        self._call("begin", checkpoint, self._attempt, self._sizes, self._room)
+        self._call(self._agent.begin_replica, checkpoint, self._attempt, self._sizes, self._room)
         return self._attempt
 
     def expect(self, key: str, size_bytes: int) -> None:
@@ -107,7 +107,7 @@ class ReplicaHome(ReadsAll):
 
     def link(self, source: str, target: str) -> None:
         """See `Home.link`."""
-        self._call("link", source, target)
+        self._call(self._agent.link_replica, source, target)
 
     def flush(self, key: str) -> None:
         """See `Home.flush`."""
@@ -119,7 +119,7 @@ class ReplicaHome(ReadsAll):
 
     def seal(self, checkpoint: str, seal: Seal) -> None:
         """See `Home.seal`."""
-        self._call("seal", checkpoint, seal)
+        self._call(self._agent.seal_replica, checkpoint, seal)
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """See `Home.discard_attempt`. Waited for a moment only: it may follow a hang."""
@@ -134,9 +134,9 @@ class ReplicaHome(ReadsAll):
 
         self._in_flight.send(staged_part(key), len(data), start)
 
-    def _call(self, verb: str, *args: object) -> None:
+    def _call(self, method: Any, *args: object) -> None:
         with self._ours():
-            ref = getattr(self._agent, f"{verb}_replica").remote(*args)
+            ref = method.remote(*args)
         self._wait(ref)
 
     def _wait(self, ref: Any) -> None:

@@ -30,7 +30,8 @@ class CommandSyncer(BackgroundSyncer):
 
     A command is split into arguments as a shell would, then `{source}` and `{target}` are put in.
     So paths need no quotes, whatever is in them. No shell runs it; one that is wanted is called:
-    `sh -c 'mkdir -p "$2" && cp -R "$1/." "$2"' sh {source} {target}`.
+    `sh -c 'mkdir -p "$2" && cp -R "$1/." "$2"' sh {source} {target}`. The `{options}` of templates
+    for Ray up to 2.6 is left out.
 
     A command has to put what is *in* `{source}` into `{target}`, whether or not that is there yet;
     to leave alone what else is in `{target}`; to end with 0 only if all of it is there; and to
@@ -109,7 +110,7 @@ def _arguments(name: str, command: str | Sequence[str], needed: Sequence[str]) -
             )
     if used - set(needed):
         raise ConfigError(f"CommandSyncer({name}={command!r}): there is no {{source}} to delete")
-    return tuple(part for part in parts if part != "{options}")  # of templates for Ray up to 2.6
+    return tuple(part for part in parts if part != "{options}")
 
 
 def _run(argv: Sequence[str], output: IO[bytes], timeout_s: float) -> int:
