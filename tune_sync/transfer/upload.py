@@ -230,8 +230,19 @@ class CheckpointUpload:
     @property
     def is_of_another_thread(self) -> bool:
         """Whether another thread, which still runs, has not come to its end with it."""
-        mine = self._begun_by is threading.current_thread()
-        return not mine and self._begun_by.is_alive() and not self.is_over
+        return self._is_in_other_hands() and not self.is_over
+
+    @property
+    def may_be_forgotten(self) -> bool:
+        """Whether it is over, also for the thread that copies: that would begin a second half."""
+        is_done = self._ranks_count is not None and self._failure is None
+        return self.is_over and (is_done or not self._is_in_other_hands())
+
+    def _is_in_other_hands(self) -> bool:
+        begun_by = self._begun_by
+        if isinstance(begun_by, threading._DummyThread):  # of Arrow's, which never end
+            return self._open_count > 0
+        return begun_by is not threading.current_thread() and begun_by.is_alive()
 
     @property
     def is_left_here(self) -> bool:

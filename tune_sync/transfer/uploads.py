@@ -72,7 +72,8 @@ class Uploads:
         with self._lists:
             earlier = self._uploads.get(checkpoint)
             if earlier is None or not earlier.is_of_another_thread:
-                self._uploads = {k: u for k, u in self._uploads.items() if not u.is_over}
+                kept = {k: u for k, u in self._uploads.items() if not u.may_be_forgotten}
+                self._uploads = kept
                 self._uploads[checkpoint] = upload
         if self.find(checkpoint) is not upload:
             upload.abort()
