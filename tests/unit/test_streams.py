@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tune_sync import layout
-from tune_sync.errors import DamagedError, StoreFullError
+from tune_sync.errors import DamagedError, HomeLostError, StoreFullError, SyncTimeoutError
 from tune_sync.homes.home import LocalHome, digest_of
 from tune_sync.manifest import FileEntry
 from tune_sync.testing.fault_store import Fault, FaultStore, full, os_error
@@ -220,3 +220,21 @@ def test_a_file_of_a_checkpoint_that_was_cut_short_since_it_was_opened_is_an_err
     assert stream.read(100) == DATA[:50]
     with pytest.raises(DamagedError, match="ends after 50 bytes, 200 were stored"):
         stream.read(100)
+
+
+@pytest.mark.parametrize("error", [HomeLostError("lost"), SyncTimeoutError("late")])
+def test_a_home_that_did_not_answer_is_not_waited_for_once_more(
+    home: LocalHome, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    asked: list[str] = []
+
+    def no_answer(*args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(home, "commit_file", no_answer)
+    monkeypatch.setattr(home, "drop_file", asked.append)
+    stream = stream_to(home)
+    stream.write(b"one")
+    with pytest.raises(type(error)):
+        stream.close()
+    assert asked == []

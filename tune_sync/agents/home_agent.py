@@ -55,6 +55,7 @@ class HomeAgent:
         self._homes: dict[tuple[str, str, int], LocalHome] = {}
         self._unstored: dict[str, dict[str, tuple[float, str]]] = {}
         self._known: dict[str, KnownRun] = {}
+        self._publishing = threading.Lock()
 
     def ping(self) -> str:
         """The id of the node it runs on."""
@@ -64,7 +65,11 @@ class HomeAgent:
         """One verb of `LocalHome` that moves few bytes."""
         if verb not in _VERBS:
             raise PathRefusedError(f"{verb!r} is not a verb of a home")
-        return getattr(self._home(root, owner, depth), verb)(*args)
+        do = getattr(self._home(root, owner, depth), verb)
+        if verb != "publish":
+            return do(*args)
+        with self._publishing:  # it may come twice at once: who could not reach us asks again
+            return do(*args)
 
     def tell_unstored(self, root: str, key: str, reason: str) -> None:
         """Note that a file of an experiment is not stored: its trial may end before anyone asks."""
@@ -138,7 +143,7 @@ class HomeAgent:
         if home is None:
             experiment = _check_root(root)
             home = LocalHome(Path(root), owner, depth, experiment)
-            self._homes[(root, owner, depth)] = home
+            home = self._homes.setdefault((root, owner, depth), home)
         return home
 
 

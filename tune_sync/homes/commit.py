@@ -177,9 +177,13 @@ class Committer(Records):
         self.store.make_dir(layout.parent(key))
         # A call may come again, after its answer was lost: then the file is in its place already.
         if self.store.info(incoming) is not None or self.store.info(key) is None:
-            if durable:
-                self.store.sync(incoming)
-            self.store.rename(incoming, key)
+            try:
+                if durable:
+                    self.store.sync(incoming)
+                self.store.rename(incoming, key)
+            except FileNotFoundError:  # unless it came twice at once
+                if self.store.info(incoming) is not None or self.store.info(key) is None:
+                    raise
         if durable:
             self.store.sync(layout.parent(key))
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pyarrow.fs as pafs
 
-from tune_sync.errors import SyncTimeoutError, TuneSyncError
+from tune_sync.errors import HomeLostError, SyncTimeoutError, TuneSyncError
 from tune_sync.homes.home import Home
 from tune_sync.homes.store import Info
 from tune_sync.manifest import FileEntry
@@ -111,7 +111,7 @@ class FileStream:
 
     def _give_up(self, error: Exception) -> None:
         """Its next version may need the room. Best effort: the next start sweeps the rest."""
-        if not isinstance(error, SyncTimeoutError):  # nobody waits once more for no answer
+        if not isinstance(error, HomeLostError | SyncTimeoutError):  # no answer: not once more
             with suppress(TuneSyncError, OSError):
                 self.drop()
 

@@ -1,0 +1,97 @@
+"""A call that comes twice at once: its caller could not reach the home, and asked again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.staged import CHECKPOINT, sealed
+from tune_sync.agents.home_agent import HomeAgent
+from tune_sync.homes.home import LocalHome
+from tune_sync.layout import FORMAT_KEY, manifest_key
+
+TIMEOUT_S = 10.0
+# How long one waits for the other, which does not come if they take turns.
+MEET_S = 0.5
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> HomeAgent:
+    (tmp_path / FORMAT_KEY).parent.mkdir()
+    (tmp_path / FORMAT_KEY).write_text("{}")
+    return HomeAgent()
+
+
+@pytest.fixture
+def home(tmp_path: Path, agent: HomeAgent) -> LocalHome:
+    """What the agent does its work with."""
+    return agent._home(str(tmp_path), "", 1)
+
+
+class Meeting:
+    """Lets calls of a method begin together."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+        self._call: Callable[..., Any] = getattr(owner, name)
+        self._barrier = threading.Barrier(2)
+        monkeypatch.setattr(owner, name, self)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        with suppress(threading.BrokenBarrierError):
+            self._barrier.wait(MEET_S)
+        return self._call(*args, **named)
+
+
+def twice(call: Callable[[], object]) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(call) for _ in range(2)]:
+            done.result(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("meeting", ["place", "_move_into_place", "record"])
+def test_a_checkpoint_is_published_once(
+    agent: HomeAgent, home: LocalHome, monkeypatch: pytest.MonkeyPatch, meeting: str
+) -> None:
+    attempt = sealed(home.committer, {"a": b"1", "sub/b": b"22"})
+    Meeting(monkeypatch, home.committer, meeting)
+    twice(lambda: agent.call(str(home.root), "", 1, "publish", CHECKPOINT, False, [attempt]))
+    assert (home.root / CHECKPOINT / "sub/b").read_bytes() == b"22"
+    assert home.info(manifest_key(CHECKPOINT)) is not None
+
+
+def test_who_is_late_does_not_take_away_what_the_first_one_has_placed(
+    agent: HomeAgent, home: LocalHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, order = sealed(home.committer, {"a": b"1"}), threading.Lock()
+    move = home.committer._move_into_place
+
+    def one_by_one(*args: Any) -> None:
+        with order:
+            move(*args)
+
+    monkeypatch.setattr(home.committer, "_move_into_place", one_by_one)
+    Meeting(monkeypatch, home.committer, "_write_intent")
+    twice(lambda: agent.call(str(home.root), "", 1, "publish", CHECKPOINT, False, [attempt]))
+    assert (home.root / CHECKPOINT / "a").read_bytes() == b"1"
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_file_is_put_in_its_place_once(
+    home: LocalHome, monkeypatch: pytest.MonkeyPatch, *, durable: bool
+) -> None:
+    incoming = home.begin_file()
+    home.write(incoming, 0, b"state")
+    Meeting(monkeypatch, home.store, "rename")
+    twice(lambda: home.commit_file(incoming, "trial/result.json", durable))
+    assert (home.root / "trial/result.json").read_bytes() == b"state"
+
+
+def test_a_file_that_never_came_is_an_error(home: LocalHome) -> None:
+    with pytest.raises(FileNotFoundError):
+        home.commit_file(home.begin_file(), "trial/result.json", durable=True)
