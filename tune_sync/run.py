@@ -17,7 +17,7 @@ from tune_sync.homes.inner_runs import recover_inner
 from tune_sync.homes.recorded import newest_of
 from tune_sync.homes.recovery_log import log_forgotten, log_recovery
 from tune_sync.homes.saved_state import TrialNames, saved_trials
-from tune_sync.homes.sites import LocalSite, Site, exists_already, make_way
+from tune_sync.homes.sites import LocalSite, Site, exists_already, make_way, taking
 from tune_sync.homes.state_records import Corrections
 from tune_sync.own_runs import OWN, Call
 from tune_sync.publisher import Publisher
@@ -109,14 +109,15 @@ class Run:
         site = LocalSite(root) if isinstance(root, Path) else root
         site.check()
         OWN.end_left(site.where)
-        if on_existing != "resume":
-            make_way(site, on_existing, ways_out, OWN.may_replace)
-        site.prepare()
-        if on_existing == "resume" and site.live_holder() is None:
-            finish_earlier()
-        OWN.end_unbegun(site.where)
-        run = cls(site, checkpoint_depth, timeout_s, strict)
+        make_way(site, on_existing, ways_out, OWN.may_replace)
+        with taking(site) as look:
+            site.prepare()
+            if on_existing == "resume" and site.live_holder() is None:
+                finish_earlier()
+            OWN.end_unbegun(site.where)
+            run = cls(site, checkpoint_depth, timeout_s, strict)
         try:
+            look()
             if on_existing == "resume":  # read before anything is swept
                 run.saved_trials = saved_trials(run.home, site.where)
             if on_existing == "error" and site.holds_experiment():  # it came up since we looked

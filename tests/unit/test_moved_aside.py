@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from tune_sync.errors import LeaseHeldError
 from tune_sync.homes.lease import Holder, Lease, locked, read_holder
 from tune_sync.homes.sites import LocalSite, holds_experiment, make_way
 from tune_sync.layout import LEASE_KEY
+from tune_sync.run import Run
 
 STATE = "experiment_state-2026.json"
 WAIT_S = 0.3
@@ -110,3 +112,25 @@ text = str(refused(lambda: LocalSite(root).move_aside(None)))
 assert "mounted read-only" in text and "choose another storage_path" in text, text
 """,
     )
+
+
+@pytest.mark.parametrize("begins_anew", [False, True])
+@pytest.mark.parametrize(("owner", "step"), [(LocalSite, "prepare"), (Lease, "_take")])
+def test_what_is_resumed_in_the_same_moment_is_not_begun_afresh(
+    root: Path, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, *, begins_anew: bool
+) -> None:
+    do = getattr(owner, step)
+
+    def late(self: Any, *args: Any) -> None:
+        start(root)
+        if begins_anew:
+            (root / ".tune_sync").mkdir(parents=True)
+        do(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, step, late)
+        with pytest.raises(LeaseHeldError, match=r"moved aside just now.*overwrite=True"):
+            Run.open(root, "resume", TIMEOUT_S, 1)
+    Run.open(root, "move_aside", TIMEOUT_S, 1).close()  # the other one
+    (aside,) = (path for path in root.parent.iterdir() if path != root)
+    assert holds_experiment(aside)

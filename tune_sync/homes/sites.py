@@ -7,8 +7,8 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from tune_sync.errors import (
     ConfigError,
     DamagedError,
     ExperimentExistsError,
+    LeaseHeldError,
     PathRefusedError,
 )
 from tune_sync.homes.disk import make_directory
@@ -287,7 +288,7 @@ def make_way(
 
     Args:
         site: Where.
-        on_existing: "error" or "move_aside".
+        on_existing: "error" or "move_aside"; or "resume", where it stays.
         ways_out: What to do about it, instead of what the site says; or "".
         may_take: Says of a live holder that its directory may be taken all the same.
 
@@ -295,7 +296,7 @@ def make_way(
         ExperimentExistsError: There is one, and `on_existing` is "error".
         LeaseHeldError: A live run has it.
     """
-    if not site.holds_experiment():
+    if on_existing == "resume" or not site.holds_experiment():
         return
     root, holder = site.where, site.live_holder()
     if holder is not None and not may_take(holder):
@@ -305,6 +306,30 @@ def make_way(
     aside = site.move_aside(holder)
     if aside:
         logger.warning("moved the earlier experiment %s aside to %s", root, aside)
+
+
+@contextmanager
+def taking(site: Site) -> Iterator[Callable[[], None]]:
+    """Within it an experiment directory is taken; gives what looks whether it is still that one.
+
+    Raises:
+        LeaseHeldError: What was there has been moved aside meanwhile.
+    """
+    # Nothing else is ever moved aside; and a bucket would have to be asked.
+    was_there = isinstance(site, LocalSite) and site.holds_experiment()
+
+    def look() -> None:
+        if was_there and not site.holds_experiment():
+            raise LeaseHeldError(
+                f"{site.where} was moved aside just now, by another start with overwrite=True; "
+                "what is to be resumed is beside it, under the name that this start has logged"
+            )
+
+    try:
+        yield look
+    except FileNotFoundError:
+        look()
+        raise
 
 
 def exists_already(site: Site, ways_out: str) -> ExperimentExistsError:
