@@ -304,6 +304,46 @@ def test_one_of_many_that_start_at_once_gets_it(
     got[0].check()
 
 
+def test_a_disk_that_hangs_does_not_keep_a_run_from_its_end(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(lease_module, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(lease_module, "GIVE_S", 0.1)
+    lease, hangs, answers = Lease(tmp_path, "me", clock), threading.Event(), threading.Event()
+    lease.acquire()
+
+    def write(*args: object, **named: object) -> None:
+        hangs.set()
+        assert answers.wait(TIMEOUT_S)
+
+    monkeypatch.setattr(lease, "_write", write)
+    assert hangs.wait(TIMEOUT_S)
+    end = threading.Thread(target=lease.release)
+    end.start()
+    end.join(TIMEOUT_S / 2)
+    assert not end.is_alive()
+    assert "left to run out" in caplog.text and "does not answer" in caplog.text
+    held = read_holder(tmp_path / LEASE_KEY)
+    assert held is not None and held.is_surely_dead
+    answers.set()  # then it is given back late
+    wait_for(lambda: read_holder(tmp_path / LEASE_KEY) is None)
+
+
+def test_a_lease_is_given_back_where_there_is_no_thread_for_that(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = Lease(tmp_path, "me", clock)
+    lease.acquire()
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    lease.release()
+    assert read_holder(tmp_path / LEASE_KEY) is None
+
+
 def heartbeat_s(root: Path) -> float:
     holder = read_holder(root / LEASE_KEY)
     return holder.heartbeat_s if holder is not None else -1.0

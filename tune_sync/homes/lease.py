@@ -43,6 +43,8 @@ TIDYING = "tidying-"
 # The lock is held for milliseconds, unless its holder is stopped just then.
 LOCK_TRIES = 200
 LOCK_TRY_S = 0.05
+# How long a run that ends waits for a disk that may hang. By then its lease has run out.
+GIVE_S = LEASE_TTL_S
 # How often a directory may be moved aside while its lock is waited for.
 MOVED_TRIES = 3
 # What a file system without locks says.
@@ -172,6 +174,19 @@ class Lease:
 
     def _give_to(self, next_holder: Holder | None) -> None:
         self._stop.set()
+        giving = threading.Thread(
+            target=self._give, args=(next_holder,), name="tune_sync-lease-end", daemon=True
+        )
+        try:
+            giving.start()
+        except RuntimeError:  # no more threads, or this process ends
+            self._give(next_holder)
+            return
+        giving.join(GIVE_S)
+        if giving.is_alive():
+            self._run_out(f"its disk does not answer within {GIVE_S:.0f} s")
+
+    def _give(self, next_holder: Holder | None) -> None:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
@@ -180,11 +195,14 @@ class Lease:
         except FileNotFoundError:  # somebody removed the directory, and the lease with it
             return
         except (TuneSyncError, OSError) as error:
-            _ENDED.add(self._owner)
-            logger.warning(
-                "%s: the lease is left to run out in %.0f s: %s",
-                self._file.parent.parent, LEASE_TTL_S, error,
-            )  # fmt: skip
+            self._run_out(error)
+
+    def _run_out(self, why: object) -> None:
+        _ENDED.add(self._owner)
+        logger.warning(
+            "%s: the lease is left to run out in %.0f s: %s",
+            self._file.parent.parent, LEASE_TTL_S, why,
+        )  # fmt: skip
 
     def _replace_by(self, next_holder: Holder | None) -> None:
         with locked(self._file):
