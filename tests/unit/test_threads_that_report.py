@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from tests.unit.restored_run import Experiment
 from tests.unit.test_uploads import CHECKPOINT, FullHome
-from tune_sync.errors import StoreFullError
+from tune_sync.errors import NotWholeError, StoreFullError
 from tune_sync.homes.home import LocalHome
 from tune_sync.transfer.uploads import Uploads
 
@@ -54,6 +55,26 @@ def test_a_checkpoint_between_two_of_its_files_is_whole_whatever_others_report(
         filesystem.create_dir(f"{experiment.root}/{later}")
     elsewhere(lambda: write(experiment, f"{CHECKPOINT}/second"))
     elsewhere(lambda: handler.barrier(path))
+    handler.publish(path)
+    assert sorted(file.name for file in Path(path).iterdir()) == ["first", "second"]
+
+
+def test_what_its_thread_left_is_not_gone_on_with_by_another_one(
+    experiment: Experiment, elsewhere: Elsewhere
+) -> None:
+    """It would hold the rest alone, and be taken for whole."""
+    filesystem, handler = experiment.filesystem, experiment.filesystem.handler
+    path = f"{experiment.root}/{CHECKPOINT}"
+    filesystem.create_dir(path)
+    elsewhere(lambda: write(experiment, f"{CHECKPOINT}/first"))
+    filesystem.create_dir(f"{experiment.root}/{LATER[0]}")
+    for go_on in (lambda: write(experiment, f"{CHECKPOINT}/second"), lambda: handler.barrier(path)):
+        with pytest.raises(NotWholeError, match="given up half way"):
+            elsewhere(go_on)
+    filesystem.create_dir(path)
+    for name in ("first", "second"):
+        elsewhere(partial(write, experiment, f"{CHECKPOINT}/{name}"))
+    handler.barrier(path)
     handler.publish(path)
     assert sorted(file.name for file in Path(path).iterdir()) == ["first", "second"]
 

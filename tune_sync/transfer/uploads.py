@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import Any
 
 from tune_sync import layout
-from tune_sync.errors import ConfigError, HomeLostError, SyncTimeoutError
+from tune_sync.errors import ConfigError, HomeLostError, NotWholeError, SyncTimeoutError
 from tune_sync.homes.home import Home
 from tune_sync.report import Report
 from tune_sync.transfer.upload import CheckpointUpload
@@ -60,6 +60,7 @@ class Uploads:
         # By directory, checkpoint and attempt; each in the order in which it was first heard of,
         # but directories in that in which they were heard of last.
         self._reported: dict[str, dict[str, dict[str, _Told]]] = {}
+        self._left: dict[str, None] = {}  # by `drop_left`, and not begun again
         self._lists = threading.Lock()
 
     def begin(self, home: Home, checkpoint: str, rank: int) -> CheckpointUpload:
@@ -73,8 +74,8 @@ class Uploads:
             earlier = self._uploads.get(checkpoint)
             if earlier is None or not earlier.is_of_another_thread:
                 kept = {k: u for k, u in self._uploads.items() if not u.may_be_forgotten}
-                self._uploads = kept
-                self._uploads[checkpoint] = upload
+                self._uploads = kept | {checkpoint: upload}
+                self._left.pop(checkpoint, None)
         if self.find(checkpoint) is not upload:
             upload.abort()
             raise ConfigError(
@@ -96,13 +97,23 @@ class Uploads:
         with self._lists:
             beside = layout.parent(checkpoint)
             of_trial = [k for k in self._uploads if layout.parent(k) == beside and k != checkpoint]
-            left = [self._uploads.pop(k) for k in of_trial if self._uploads[k].is_left_here]
-        for upload in left:
+            left = {k: self._uploads.pop(k) for k in of_trial if self._uploads[k].is_left_here}
+            self._left = dict.fromkeys([*self._left, *left][-CHECKPOINTS_KEPT:])
+        for upload in left.values():
             upload.abort()
 
     def find(self, checkpoint: str) -> CheckpointUpload | None:
-        """The latest attempt of this process, or None."""
+        """The latest attempt of this process, or None.
+
+        Raises:
+            NotWholeError: It was dropped as left, and somebody goes on: that is not all of it.
+        """
         with self._lists:
+            if checkpoint in self._left:
+                raise NotWholeError(
+                    f"{checkpoint} was given up half way, as the thread that began it has reported "
+                    "another one since; begin and copy it in one thread, then report it again"
+                )
             return self._uploads.get(checkpoint)
 
     def copied(
