@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 import os
 import random
 import subprocess
@@ -33,13 +35,14 @@ except OSError as error:
 
 
 def is_cached(path: Path, at_bytes: int) -> bool:
-    """Whether a read there would not have to wait for the disk."""
-    with open(path, "rb") as file:
-        try:
-            os.preadv(file.fileno(), [bytearray(1)], at_bytes, os.RWF_NOWAIT)
-        except BlockingIOError:
-            return False
-    return True
+    """Whether that page is in memory. A read to find out, RWF_NOWAIT too, may bring it there."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
+        page = (ctypes.c_char * mmap.PAGESIZE).from_buffer(mapped, at_bytes)
+        told = ctypes.c_ubyte()
+        done = ctypes.CDLL(None, use_errno=True).mincore(page, mmap.PAGESIZE, ctypes.byref(told))
+        del page  # or it cannot be unmapped
+    assert done == 0, os.strerror(ctypes.get_errno())
+    return bool(told.value & 1)
 
 
 def is_on_a_disk(path: Path) -> bool:
