@@ -370,8 +370,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
                 return False
         return wanted(place, key, self.spec.options, is_driver=self.run is not None)
 
-    def _begin(self, checkpoint: str) -> CheckpointUpload:
-        return self.uploads.begin(self._writable_home(), checkpoint, self.connector.rank())
+    def _begin(self, checkpoint: str, **how: bool) -> CheckpointUpload:
+        return self.uploads.begin(self._writable_home(), checkpoint, self.connector.rank(), **how)
 
     def _upload(self, place: Place) -> CheckpointUpload:
         upload = self.uploads.find(place.checkpoint)
@@ -385,7 +385,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
                 f"checkpoint {place.checkpoint} is published and never changes; copy it with "
                 "to_directory() and report the copy"
             )
-        return upload or self._begin(place.checkpoint)
+        return upload or self._begin(place.checkpoint, goes_on=True)
 
     def _file_stream(self, key: str, place: Place) -> FileStream:
         run, timeout_s = self.run, self.spec.options.timeout_s

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from tests.unit.restored_run import Experiment
 from tests.unit.test_uploads import CHECKPOINT, FullHome
@@ -79,6 +83,58 @@ def test_what_its_thread_left_is_not_gone_on_with_by_another_one(
     assert sorted(file.name for file in Path(path).iterdir()) == ["first", "second"]
 
 
+def test_directories_may_be_made_before_the_files_of_any(experiment: Experiment) -> None:
+    """As copies by fsspec do. Nothing was in the first one yet, and all of it comes."""
+    filesystem, paths = experiment.filesystem, [f"{experiment.root}/{key}" for key in LATER]
+    for path in paths:
+        filesystem.create_dir(path)
+        for name in ("below", "empty"):
+            filesystem.create_dir(f"{path}/{name}")
+    for key in LATER:
+        write(experiment, f"{key}/first")
+        write(experiment, f"{key}/below/second")
+    for path in paths:
+        filesystem.handler.barrier(path)
+        filesystem.handler.publish(path)
+        found = sorted(str(file.relative_to(path)) for file in Path(path).rglob("*"))
+        assert found == ["below", "below/second", "empty", "first"]
+
+
+def test_where_the_first_file_failed_the_rest_is_not_all(tmp_path: Path) -> None:
+    uploads = Uploads()
+    stream = uploads.begin(FullHome(tmp_path), CHECKPOINT, 0).open("large")
+    stream.write(bytes(9 << 20))
+    with suppress(StoreFullError):  # pyarrow drops it
+        stream.close()
+    uploads.drop_left(LATER[0])
+    with pytest.raises(NotWholeError):
+        uploads.find(CHECKPOINT)
+
+
+@pytest.mark.parametrize("begin_s", [0.0, 0.05])
+def test_threads_of_arrow_that_make_directories_of_one_checkpoint_begin_it_once(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin_s: float
+) -> None:
+    """They make its directories at once, and not itself, where it is in a larger copy."""
+    names, home = ["a", "b", "c", "empty"], experiment.filesystem.handler.run.home
+    for name in names:
+        (tmp_path / "source/checkpoint_000000" / name).mkdir(parents=True)
+    (tmp_path / "source/checkpoint_000000/a/file").write_text("all")
+    begin = home.begin
+
+    def late(checkpoint: str) -> Any:
+        time.sleep(begin_s)
+        return begin(checkpoint)
+
+    monkeypatch.setattr(home, "begin", late)
+    pafs.copy_files(
+        str(tmp_path / "source"), f"{experiment.root}/trial",
+        source_filesystem=pafs.LocalFileSystem(), destination_filesystem=experiment.filesystem,
+    )  # fmt: skip
+    experiment.filesystem.handler.publish(f"{experiment.root}/{CHECKPOINT}")
+    assert sorted(path.name for path in (experiment.root / CHECKPOINT).iterdir()) == names
+
+
 def test_a_failure_that_another_thread_was_told_of_fails_the_report_however_much_others_report(
     tmp_path: Path, elsewhere: Elsewhere
 ) -> None:
@@ -103,6 +159,44 @@ def test_a_failure_that_another_thread_was_told_of_fails_the_report_however_much
         elsewhere(end)
     elsewhere(lambda: uploads.begin(home, "other/checkpoint_000000", 0))
     assert uploads.find(CHECKPOINT) is None  # nothing more is said of it
+
+
+class BadFile(BytesIO):
+    def read(self, *args: Any) -> bytes:
+        raise OSError(errno.EIO, "cannot be read")
+
+
+class OnceBad(LocalFileSystem):  # type: ignore[misc]
+    """The first file that is opened cannot be read."""
+
+    is_good = False
+
+    def open(self, path: str, *args: Any, **named: Any) -> Any:
+        if self.is_good:
+            return super().open(path, *args, **named)
+        self.is_good = True
+        return BadFile()
+
+
+def test_a_copy_by_threads_of_arrow_can_be_made_again_after_a_file_could_not_be_read(
+    experiment: Experiment, tmp_path: Path
+) -> None:
+    """What it was copied into is dropped then, and never closed."""
+    (tmp_path / "source/checkpoint_000000").mkdir(parents=True)
+    (tmp_path / "source/checkpoint_000000/file").write_text("all")
+
+    def copy() -> None:
+        pafs.copy_files(
+            str(tmp_path / "source"), f"{experiment.root}/trial",
+            source_filesystem=source, destination_filesystem=experiment.filesystem,
+        )  # fmt: skip
+
+    source = pafs.PyFileSystem(pafs.FSSpecHandler(OnceBad(skip_instance_cache=True)))
+    with pytest.raises(OSError, match="cannot be read"):
+        copy()
+    copy()
+    experiment.filesystem.handler.publish(f"{experiment.root}/{CHECKPOINT}")
+    assert (experiment.root / CHECKPOINT / "file").read_text() == "all"
 
 
 def test_a_copy_by_threads_of_arrow_can_be_made_again(

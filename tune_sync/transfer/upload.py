@@ -6,9 +6,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from tune_sync import layout
 from tune_sync.errors import PathRefusedError, TuneSyncError
@@ -50,24 +52,21 @@ class CheckpointUpload:
     ) -> None:  # fmt: skip
         self.began_s = time.monotonic()
         self.sealed_bytes: int | None = None
-        self.attempt = home.begin(checkpoint)
-        self._home = home
-        self._checkpoint = checkpoint
-        self.rank = rank
-        self._clock = clock
-        self._check_key = check_key
+        self.attempt, self.rank = home.begin(checkpoint), rank
+        self._home, self._checkpoint = home, checkpoint
+        self._clock, self._check_key = clock, check_key
         self._begun_by = threading.current_thread()
         self._entries: dict[str, FileEntry] = {}
         self._directories: set[str] = set()
         self._batch = Batch(BATCH_BYTES + SMALL_BYTES)
-        self._open_count = 0
+        self._open_count = self._sending_count = 0
+        self._streams: WeakSet[UploadStream] = WeakSet()
         self._failure: Exception | None = None
         self._untold: Exception | None = None
         self._changed = True
         self._ranks_count: int | None = None
         self._metrics: dict[str, Any] | None = None
         self._contents = threading.Condition()
-        self._sending_count = 0
         self._seal_turn = threading.Lock()  # who comes second returns after the first has sealed
 
     @property
@@ -96,9 +95,11 @@ class CheckpointUpload:
     def open(self, inner: str) -> UploadStream:
         """A stream that writes the file `inner`."""
         self.make_dir(inner.rpartition("/")[0])
+        stream = UploadStream(self, inner)
         with self._contents:
             self._open_count += 1
-        return UploadStream(self, inner)
+            self._streams.add(stream)
+        return stream
 
     def add_file(
         self, inner: str, source: Path, same_as: str = "", *, is_given: bool = False
@@ -111,8 +112,7 @@ class CheckpointUpload:
             same_as: Name of an earlier file that is a hard link to the same bytes, or "".
             is_given: It may go from where it is, without being read.
         """
-        with self._contents:
-            known = self._entries.get(same_as)
+        known = self.entry(same_as)
         if known is not None and self._is_linked(inner, same_as):
             self.made(replace(known, path=inner))
             return
@@ -239,10 +239,16 @@ class CheckpointUpload:
         return self.is_over and (is_done or not self._is_in_other_hands())
 
     def _is_in_other_hands(self) -> bool:
-        begun_by = self._begun_by
-        if isinstance(begun_by, threading._DummyThread):  # of Arrow's, which never end
-            return self._open_count > 0
-        return begun_by is not threading.current_thread() and begun_by.is_alive()
+        if isinstance(self._begun_by, threading._DummyThread):  # of Arrow's, which never end
+            with self._contents:  # a stream that was dropped, as its source failed, is not closed
+                return any(not stream.closed for stream in self._streams)
+        return self._begun_by is not threading.current_thread() and self._begun_by.is_alive()
+
+    @property
+    def directories_alone(self) -> frozenset[str] | None:
+        """What was made before any file was begun; None if one was."""
+        has_files = self._entries or self._open_count or self._failure is not None
+        return None if has_files else frozenset(self._directories)
 
     @property
     def is_left_here(self) -> bool:
@@ -290,10 +296,8 @@ class CheckpointUpload:
 
     def abort(self) -> None:
         """Drop the attempt; its late writes fail. Best effort: the next start sweeps the rest."""
-        try:
+        with suppress(TuneSyncError, OSError):
             self._home.discard_attempt(self._checkpoint, self.attempt)
-        except (TuneSyncError, OSError):
-            return
 
     def _note_change(self) -> None:
         """What is sealed by now is not all. Call it with `_contents`."""

@@ -60,11 +60,17 @@ class Uploads:
         # By directory, checkpoint and attempt; each in the order in which it was first heard of,
         # but directories in that in which they were heard of last.
         self._reported: dict[str, dict[str, dict[str, _Told]]] = {}
-        self._left: dict[str, None] = {}  # by `drop_left`, and not begun again
+        # By `drop_left`, and not begun again; its directories if no file of it was begun.
+        self._left: dict[str, frozenset[str] | None] = {}
         self._lists = threading.Lock()
 
-    def begin(self, home: Home, checkpoint: str, rank: int) -> CheckpointUpload:
+    def begin(
+        self, home: Home, checkpoint: str, rank: int, *, goes_on: bool = False
+    ) -> CheckpointUpload:  # fmt: skip
         """A new attempt: what this process wrote for that checkpoint before is dropped.
+
+        With `goes_on` nothing was found to go on with: if another thread has begun it since, as of
+        those that copy one directory, it is that thread's.
 
         Raises:
             ConfigError: Another thread is writing it: its bytes are not dropped under its hands.
@@ -72,12 +78,17 @@ class Uploads:
         upload = CheckpointUpload(home, checkpoint, rank, check_key=self._check_key)
         with self._lists:
             earlier = self._uploads.get(checkpoint)
-            if earlier is None or not earlier.is_of_another_thread:
+            if earlier is None or not (goes_on or earlier.is_of_another_thread):
                 kept = {k: u for k, u in self._uploads.items() if not u.may_be_forgotten}
                 self._uploads = kept | {checkpoint: upload}
-                self._left.pop(checkpoint, None)
-        if self.find(checkpoint) is not upload:
+                for directory in self._left.pop(checkpoint, None) or ():
+                    if goes_on:
+                        upload.make_dir(directory)
+        begun = self.find(checkpoint)
+        if begun is not upload:
             upload.abort()
+            if goes_on and begun is not None:
+                return begun
             raise ConfigError(
                 f"{checkpoint}: another thread of this process is reporting it just now, and Ray "
                 "gave both the same name; report from one thread, or hold a lock around it"
@@ -98,7 +109,9 @@ class Uploads:
             beside = layout.parent(checkpoint)
             of_trial = [k for k in self._uploads if layout.parent(k) == beside and k != checkpoint]
             left = {k: self._uploads.pop(k) for k in of_trial if self._uploads[k].is_left_here}
-            self._left = dict.fromkeys([*self._left, *left][-CHECKPOINTS_KEPT:])
+            self._left |= {k: upload.directories_alone for k, upload in left.items()}
+            for key in list(self._left)[:-CHECKPOINTS_KEPT]:
+                del self._left[key]
         for upload in left.values():
             upload.abort()
 
@@ -109,7 +122,7 @@ class Uploads:
             NotWholeError: It was dropped as left, and somebody goes on: that is not all of it.
         """
         with self._lists:
-            if checkpoint in self._left:
+            if self._left.get(checkpoint, frozenset()) is None:
                 raise NotWholeError(
                     f"{checkpoint} was given up half way, as the thread that began it has reported "
                     "another one since; begin and copy it in one thread, then report it again"
