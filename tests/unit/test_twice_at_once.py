@@ -92,6 +92,56 @@ def test_a_file_is_put_in_its_place_once(
     assert (home.root / "trial/result.json").read_bytes() == b"state"
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_file_that_was_swept_meanwhile_is_an_error_though_an_older_one_is_there(
+    home: LocalHome, monkeypatch: pytest.MonkeyPatch, *, durable: bool
+) -> None:
+    older, newer = home.begin_file(), home.begin_file()
+    home.write(older, 0, b"old")
+    home.write(newer, 0, b"new")
+    home.commit_file(older, "trial/result.json", durable)
+    rename = home.store.rename
+
+    def late(*args: str) -> None:
+        monkeypatch.undo()
+        home.committer.sweep()
+        rename(*args)
+
+    monkeypatch.setattr(home.store, "rename", late)
+    with pytest.raises(FileNotFoundError):
+        home.commit_file(newer, "trial/result.json", durable)
+    assert (home.root / "trial/result.json").read_bytes() == b"old"
+
+
+def test_a_disk_that_hangs_keeps_no_other_experiment_from_publishing(
+    agent: HomeAgent, home: LocalHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, answers = threading.Event(), threading.Event()
+
+    def hang(*args: object) -> tuple[()]:
+        hangs.set()
+        assert answers.wait(TIMEOUT_S)
+        return ()
+
+    monkeypatch.setattr(home, "publish", hang)
+    other = tmp_path / "other"
+    (other / FORMAT_KEY).parent.mkdir(parents=True)
+    (other / FORMAT_KEY).write_text("{}")
+    attempt = sealed(agent._home(str(other), "", 1).committer, {"a": b"1"})
+
+    def publish(root: Path) -> object:
+        return agent.call(str(root), "", 1, "publish", CHECKPOINT, False, [attempt])
+
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            pool.submit(publish, tmp_path)
+            assert hangs.wait(TIMEOUT_S)
+            pool.submit(publish, other).result(TIMEOUT_S / 2)
+        finally:
+            answers.set()
+    assert (other / CHECKPOINT / "a").read_bytes() == b"1"
+
+
 def test_a_file_that_never_came_is_an_error(home: LocalHome) -> None:
     with pytest.raises(FileNotFoundError):
         home.commit_file(home.begin_file(), "trial/result.json", durable=True)

@@ -55,7 +55,7 @@ class HomeAgent:
         self._homes: dict[tuple[str, str, int], LocalHome] = {}
         self._unstored: dict[str, dict[str, tuple[float, str]]] = {}
         self._known: dict[str, KnownRun] = {}
-        self._publishing = threading.Lock()
+        self._publishing: dict[tuple[str, str, int], threading.Lock] = {}
 
     def ping(self) -> str:
         """The id of the node it runs on."""
@@ -68,7 +68,8 @@ class HomeAgent:
         do = getattr(self._home(root, owner, depth), verb)
         if verb != "publish":
             return do(*args)
-        with self._publishing:  # it may come twice at once: who could not reach us asks again
+        # It may come twice at once: who could not reach us asks again. Others' disks are not its.
+        with self._publishing.setdefault((root, owner, depth), threading.Lock()):
             return do(*args)
 
     def tell_unstored(self, root: str, key: str, reason: str) -> None:

@@ -19,6 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -176,13 +177,15 @@ class Committer(Records):
         self._fence()
         self.store.make_dir(layout.parent(key))
         # A call may come again, after its answer was lost: then the file is in its place already.
-        if self.store.info(incoming) is not None or self.store.info(key) is None:
+        found = self.store.info(incoming)
+        if found is not None or self.store.info(key) is None:
             try:
                 if durable:
                     self.store.sync(incoming)
                 self.store.rename(incoming, key)
-            except FileNotFoundError:  # unless it came twice at once
-                if self.store.info(incoming) is not None or self.store.info(key) is None:
+            except FileNotFoundError:  # unless it came twice at once; an older one is not it
+                there = self.store.info(key)
+                if found is None or there is None or replace(there, key=incoming) != found:
                     raise
         if durable:
             self.store.sync(layout.parent(key))
