@@ -64,6 +64,7 @@ def test_of_two_runs_with_one_name_in_one_second_exactly_one_runs(cluster: Clust
     assert len(list(root.glob("train_n_*"))) == 1
 
 
+@pytest.mark.slow
 def test_two_runs_without_a_name_in_one_second_get_two_directories(cluster: Cluster) -> None:
     for _ in range(TRIES_COUNT):
         found = claim_at_once(cluster, "-")
@@ -163,6 +164,7 @@ def test_a_stopped_driver_that_goes_on_after_its_run_was_taken_over_writes_nothi
     assert cluster.tree("head", "~/ray_results/stopped") == before
 
 
+@pytest.mark.slow
 @pytest.mark.lowest_slow
 def test_many_readers_of_one_checkpoint_never_see_files_rewritten(cluster: Cluster) -> None:
     cluster.slow("w2", rate_mbit=800)  # so that a download takes a while

@@ -43,7 +43,9 @@ def in_memory(cluster: Cluster, host: str) -> Iterator[Path]:
     return cluster.host(host).path("/dev/shm").glob("tune_sync-*")
 
 
-@pytest.mark.parametrize("transport", WAYS)
+@pytest.mark.parametrize(
+    "transport", [pytest.param(way, marks=[] if way == "tcp" else pytest.mark.slow) for way in WAYS]
+)
 def test_a_large_replica_needs_little_memory_on_both_nodes(
     cluster: Cluster, transport: str
 ) -> None:

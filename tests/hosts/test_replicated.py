@@ -191,7 +191,7 @@ with socket.create_connection({place}, 10) as connection:
     return cluster.exec("w1", [str(cluster.python), "-c", code]).stdout
 
 
-@pytest.mark.parametrize("transport", ["object_store", "tcp"])
+@pytest.mark.parametrize("transport", ["tcp", pytest.param("object_store", marks=pytest.mark.slow)])
 def test_each_transport_brings_the_bytes_and_status_names_it(
     cluster: Cluster, transport: str, tls: Tls
 ) -> None:
@@ -238,6 +238,7 @@ def test_a_required_transport_whose_port_is_closed_is_an_error_before_training(
     assert not list(experiment(cluster, "closed").glob("train_n*"))
 
 
+@pytest.mark.slow
 def test_ports_that_are_open_in_a_firewall_are_enough(cluster: Cluster) -> None:
     trials = [{**SETTINGS, "steps": 2, "host": "w1"}]
     sync = by("tcp", required=True, ports=f"{CLOSED_FROM - 8}-{CLOSED_FROM - 1}")

@@ -60,7 +60,7 @@ def parents(result: tune.Result) -> set[str]:
 @pytest.mark.parametrize(
     "synch",
     [
-        pytest.param(True, marks=pytest.mark.lowest),
+        pytest.param(True, marks=pytest.mark.lowest_slow),
         pytest.param(False, marks=[pytest.mark.slow, pytest.mark.lowest_slow]),
     ],
 )

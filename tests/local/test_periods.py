@@ -201,7 +201,7 @@ def agents() -> list[int]:
     return found
 
 
-@pytest.mark.lowest
+@pytest.mark.lowest_slow
 def test_what_is_sent_behind_a_dead_driver_keeps_what_was_reported_with_it(
     local_ray: None, tmp_path: Path
 ) -> None:

@@ -60,7 +60,7 @@ def test_state_does_not_name_what_a_trial_has_lost_that_ended_before(
         max_bandwidth_bytes_per_s=trainables.LARGE_BYTES // 40,
     )  # fmt: skip
     told = {"far": str(far), "staging": str(staging)}
-    with pytest.raises(NotStoredError, match="checkpoint_000001 is lost"):
+    with pytest.raises(NotStoredError, match=r"checkpoint_000001( is lost:|;) it has gone"):
         tune.Tuner(
             trainables.loses_its_last_one,
             param_space={**told, "is_lost": tune.grid_search([True, False])},

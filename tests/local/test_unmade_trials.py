@@ -19,7 +19,7 @@ from tune_sync.layout import MANIFESTS_DIR
 TIMEOUT_S = 120.0
 
 
-@pytest.mark.lowest
+@pytest.mark.lowest_slow
 def test_they_train_and_store_as_all_others(local_ray: None, tmp_path: Path) -> None:
     experiment = tmp_path / NAME
 

@@ -88,7 +88,7 @@ print("RESULT", json.dumps({
 """
 
 
-@pytest.mark.lowest
+@pytest.mark.lowest_slow
 def test_no_cloud_library_is_needed_but_for_a_bucket_which_names_it(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SITECUSTOMIZE)
     (tmp_path / "driver.py").write_text(DRIVER)
