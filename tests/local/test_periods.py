@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -157,32 +158,37 @@ def test_each_trials_newest_travels_once_a_period_and_its_last(
 def test_after_a_kill_each_trial_goes_on_from_the_newest_that_a_period_made_durable(
     local_ray: None, tmp_path: Path
 ) -> None:
-    def two_periods_have_passed() -> bool:
-        numbers = published(tmp_path / "x").values()
-        arrived = len(numbers) == TRIAL_COUNT and all(n[-1] > PERIOD_S / PAUSE_S for n in numbers)
-        root = tmp_path / "x"
-        return arrived and all(names for _, names in named(newest_state(root), root))
+    root, staging = tmp_path / "x", tmp_path / "staging"
 
-    root = drive_until(
-        two_periods_have_passed, tmp_path, "paced",
+    def more_is_staged_than_has_arrived() -> bool:
+        """After two periods; its agents are stopped then, or they would send it meanwhile."""
+        numbers = published(root).values()
+        arrived = len(numbers) == TRIAL_COUNT and all(n[-1] > PERIOD_S / PAUSE_S for n in numbers)
+        if not arrived or not all(names for _, names in named(newest_state(root), root)):
+            return False
+        signal_agents(signal.SIGSTOP)
+        if max(staged(staging), default=0) > max(map(max, arrived_in(root).values())):
+            return True
+        signal_agents(signal.SIGCONT)
+        return False
+
+    drive_until(
+        more_is_staged_than_has_arrived, tmp_path, "paced",
         space={"steps": 10_000, "pause_s": PAUSE_S, "n": [0, 1]}, checkpoint={"num_to_keep": 1},
-        sync=settings(str(tmp_path / "staging")),
+        sync=settings(str(staging)),
     )  # fmt: skip
     for found in ray.util.list_named_actors(all_namespaces=True):
         if found["namespace"] == NAMESPACE and found["name"].startswith("stage-"):
             ray.kill(ray.get_actor(found["name"], namespace=NAMESPACE), no_restart=True)
+    signal_agents(signal.SIGKILL)  # a stopped process does not end by itself
     wait_for(lambda: not agents(), "the end of the agents")
-    paths = (Path(directory) for directory, _, _ in os.walk(tmp_path / "staging"))
-    staged = [number_of(path) for path in paths if path.name.startswith("checkpoint_")]
-    shutil.rmtree(tmp_path / "staging")  # their nodes died too
+    newest_staged = max(staged(staging))
+    shutil.rmtree(staging)  # their nodes died too
     for _, names in named(newest_state(root), root):
         assert names
         assert all(is_whole(root, path) for path in names)
-    sealed = {p.parents[1] for p in root.glob(".tune_sync/staging/*/*/*/seal.json")}
-    durable = published(root)
-    for path in sealed:  # it has arrived, and the driver had no time to say so
-        durable[path.parent.name].append(number_of(path))
-    assert max(staged) > max(max(numbers) for numbers in durable.values()), "nothing is lost"
+    durable = arrived_in(root)
+    assert newest_staged > max(map(max, durable.values())), "nothing is lost"
 
     results = tune.Tuner.restore(str(root), trainables.paced, resume_errored=True).fit()
     assert not results.errors
@@ -190,6 +196,26 @@ def test_after_a_kill_each_trial_goes_on_from_the_newest_that_a_period_made_dura
         newest = max(durable[Path(result.checkpoint.path).parent.name])
         assert result.metrics["resumed_at"] == newest + 1
     assert {len(numbers) for numbers in published(root).values()} == {1}
+
+
+def staged(staging: Path) -> list[int]:
+    """The numbers of the checkpoints that nodes hold."""
+    paths = (Path(directory) for directory, _, _ in os.walk(staging))  # they come and go
+    return [number_of(path) for path in paths if path.name.startswith("checkpoint_")]
+
+
+def arrived_in(root: Path) -> dict[str, list[int]]:
+    """As `published`, with what has arrived and the driver had no time to say so."""
+    found = published(root)
+    for path in {p.parents[1] for p in root.glob(".tune_sync/staging/*/*/*/seal.json")}:
+        found.setdefault(path.parent.name, []).append(number_of(path))
+    return found
+
+
+def signal_agents(number: signal.Signals) -> None:
+    for pid in agents():
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def agents() -> list[int]:
@@ -210,10 +236,8 @@ def test_what_is_sent_behind_a_dead_driver_keeps_what_was_reported_with_it(
     far_enough = 8
 
     def is_far_enough() -> bool:
-        paths = (Path(directory) for directory, _, _ in os.walk(staging))  # they come and go
-        numbers = [number_of(path) for path in paths if path.name.startswith("checkpoint_")]
         state = json.loads(newest_state(tmp_path / "x"))["trial_data"]
-        return len(state) == TRIAL_COUNT and max(numbers, default=0) >= far_enough
+        return len(state) == TRIAL_COUNT and max(staged(staging), default=0) >= far_enough
 
     root = drive_until(
         is_far_enough, tmp_path, "paced",
