@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from examples.demo_parts import hosts as places
-from examples.demo_parts.search import NAME, REPORT
+from examples.demo_parts.names import BEGINS, NAME, REPORT
+from examples.demo_parts.waiting import Waiting
 
 # The host on which a trial first gets so far is killed.
 KILL_AT_EPOCH = 5
@@ -42,11 +43,13 @@ def main() -> int:
     if not isolated:
         print(NO_ISOLATION, flush=True)
     say("starting three hosts: head (the driver's), w1 and w2 with 2 CPUs each")
-    with tempfile.TemporaryFile("w+") as errors:
+    WAITING.waits_for("Ray to start on the three hosts, and to join them")
+    with tempfile.TemporaryFile("w+") as errors, WAITING:
         with places.isolated_hosts() if isolated else places.one_machine() as hosts:
             if isolated:
                 say("checked: no host sees another's HOME, /tmp, /dev/shm or processes")
             failed = run(hosts, errors)
+            WAITING.waits_for("the three hosts to end")
         if failed:
             errors.seek(0)
             print(errors.read()[-6000:], file=sys.stderr)
@@ -59,14 +62,17 @@ def main() -> int:
 def run(hosts: places.Hosts, errors: IO[str]) -> str:
     """All that the demo shows; returns what went wrong, or ""."""
     headline("a search: 8 trials on w1 and w2, a checkpoint every epoch")
+    WAITING.waits_for("the driver to import Ray, and to join the cluster")
     if show(hosts, "search", errors, kills=True):
         return "the search"
     if wrong := what_is_wrong_with(resumes(hosts)):
         return wrong
     headline("what is on the driver's disk")
+    WAITING.waits_for("all checkpoints to be compared with their manifests")
     if show(hosts, "check", errors):
         return "not everything is on the driver's disk"
     headline("a new driver: ray.tune.Tuner.restore")
+    WAITING.waits_for("the new driver to import Ray, and to read the experiment")
     if show(hosts, "restore", errors):
         return "the restore"
     shutil.rmtree(COPY, ignore_errors=True)
@@ -81,12 +87,25 @@ def show(hosts: places.Hosts, part: str, errors: IO[str], *, kills: bool = False
     with hosts.start(argv, errors) as process:
         for line in process.stdout or ():
             say(line.rstrip())
+            if line.rstrip() == BEGINS:
+                WAITING.waits_for("Ray to start a process for each of the first four trials")
+            elif " resumes on " in line:
+                WAITING.waits_for("the trials that are left")
             victim = PROGRESS.match(line) if kills else None
             if victim:
                 kills = False
-                hosts.kill(victim[1])
-                say(f"*** {victim[1]} is killed without warning, with all that is on it ***")
+                kill(hosts, victim[1])
     return process.returncode
+
+
+def kill(hosts: places.Hosts, victim: str) -> None:
+    """Kill a worker, and say what follows."""
+    hosts.kill(victim)
+    (other,) = {*places.WORKERS} - {victim}
+    say(f"*** {victim} is killed without warning, with all that is on it ***")
+    say(f"its trials queue, once Ray has noticed, until others have ended: {other} is the only")
+    say(f"host that is left, and its {places.WORKER_CPUS} CPUs are busy")
+    WAITING.waits_for(f"Ray to notice that {victim} is gone, and for trials on {other} to end")
 
 
 def resumes(hosts: places.Hosts) -> list[dict[str, Any]]:
@@ -120,7 +139,12 @@ def headline(text: str) -> None:
 
 def say(text: str) -> None:
     for line in text.splitlines():
-        print(f"{time.monotonic() - START_S:6.1f} s  {line}", flush=True)
+        # At once, with its end: another thread says what is waited for.
+        print(f"{time.monotonic() - START_S:6.1f} s  {line}\n", end="", flush=True)
+    WAITING.heard()
+
+
+WAITING = Waiting(say)
 
 
 if __name__ == "__main__":

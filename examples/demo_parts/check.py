@@ -14,7 +14,7 @@ from typing import Any
 
 import xxhash
 
-from examples.demo_parts.search import NAME, REPORT
+from examples.demo_parts.names import NAME, REPORT
 from examples.demo_parts.training import digits
 
 

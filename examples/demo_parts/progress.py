@@ -57,7 +57,8 @@ class Progress(tune.Callback):
         number = self._number(trial)
         self._lost[number] = self._last.get(number, "")
         say(
-            f"trial {number} is lost with its host; last checkpoint: {self._lost[number] or 'none'}"
+            f"trial {number} is lost with its host, and queues; "
+            f"last checkpoint: {self._lost[number] or 'none'}"
         )
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import ray
 from ray import tune
 
-from examples.demo_parts.search import NAME, REPORT
+from examples.demo_parts.names import NAME, REPORT
 from examples.demo_parts.training import digits, load, train
 
 

@@ -14,13 +14,10 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
+from examples.demo_parts.names import BEGINS, NAME, REPORT, TRIAL_COUNT
 from examples.demo_parts.progress import Progress, say
 from examples.demo_parts.training import EPOCHS, train
 from tune_sync import RunConfig, SyncConfig
-
-NAME = "demo"
-TRIAL_COUNT = 8
-REPORT = "demo_report.json"  # in HOME: what the search says it did, for the check afterwards
 
 SPACE = {
     "units": tune.choice([64, 128, 256]),
@@ -66,7 +63,7 @@ def main() -> int:
             verbose=0,
         ),
     )
-    say("the search begins; its first trials start once both hosts have processes for them")
+    say(BEGINS)
     results = tuner.fit()
     report = {
         "trials": len(results),

@@ -6,13 +6,16 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from examples.demo_parts.search import NAME, TRIAL_COUNT
+from examples.demo_parts.names import NAME, TRIAL_COUNT
+from examples.demo_parts.waiting import QUIET_S
 from tests.meta.repo import ROOT
 
+SAID_AT = re.compile(r"^ *(\d+\.\d) s  ", re.MULTILINE)
 RESUMES = re.compile(r"trial (\d) resumes on (w\d) at epoch (\d+) from checkpoint_(\d{6})")
 
 
@@ -33,6 +36,10 @@ def check(output: str, cwd: Path) -> None:
     assert killed, output
     resumes = RESUMES.findall(output)
     assert resumes, output
+    assert "its trials queue" in output
+    said_s = [0.0, *map(float, SAID_AT.findall(output))]
+    silences_s = [later - earlier for earlier, later in pairwise(said_s)]
+    assert max(silences_s) <= QUIET_S + 3, output
     for _, host, epoch, checkpoint in resumes:
         assert host != killed[1]
         assert int(epoch) == int(checkpoint) + 2  # epoch 1 is checkpoint 0
