@@ -7,7 +7,6 @@ process elsewhere reaches the same verbs through the home agent (`agents.remote_
 from __future__ import annotations
 
 import builtins
-import threading
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,7 +183,6 @@ class LocalHome(ReadsAll):
         self._depth = checkpoint_depth
         self.committer = Committer(self.store, owner, self._fence)
         self._over: dict[str, None] = {}  # files that came in, or were given up
-        self._ending = threading.Lock()
 
     def _fence(self) -> None:
         if self._owner:
@@ -304,10 +302,9 @@ class LocalHome(ReadsAll):
         self.store.remove(incoming)  # who makes it anew after that, removes it
 
     def _note_over(self, incoming: str) -> None:
-        with self._ending:
-            self._over[incoming] = None
-            while len(self._over) > OVER_KEPT_COUNT:
-                del self._over[next(iter(self._over))]
+        self._over[incoming] = None
+        for oldest in list(self._over)[:-OVER_KEPT_COUNT]:  # without a lock, as homes are pickled
+            self._over.pop(oldest, None)
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """See `Home.discard_attempt`."""
