@@ -12,6 +12,9 @@ from tune_sync.errors import ConfigError, UnknownFieldError
 
 _T = TypeVar("_T")
 
+# Fields of Ray's that only raise an error, of Ray's or of ours: nobody is told to use them.
+_REFUSED = ("local_dir", "storage_filesystem")
+
 
 def names_its_fields(kind: type[_T]) -> type[_T]:
     """Have a dataclass tell its fields where it is given one that it has not.
@@ -24,7 +27,8 @@ def names_its_fields(kind: type[_T]) -> type[_T]:
     @wraps(make)
     def told(self: Any, *values: Any, **named: Any) -> None:
         if unknown := [name for name in named if name not in known]:
-            raise UnknownFieldError(_unknown(kind.__name__, unknown, known))
+            usable = [name for name in known if name not in _REFUSED]
+            raise UnknownFieldError(_unknown(kind.__name__, unknown, usable))
         make(self, *values, **named)
 
     kind.__init__ = told  # type: ignore[method-assign]

@@ -37,7 +37,9 @@ from tune_sync.errors import ConfigError
 from tune_sync.fastpath import FastPath
 from tune_sync.filesystem import SyncHandler, open_handler
 from tune_sync.homes.begun import begun_by, note_begun
+from tune_sync.homes.mounts import mount_of
 from tune_sync.homes.recorded import newest_of
+from tune_sync.homes.shared.site import check_mounted
 from tune_sync.mirror.mirror import Mirror
 from tune_sync.mirror.outbox import join_remote
 from tune_sync.run_filesystem import RunFileSystem
@@ -264,14 +266,22 @@ def make_backlog(options: Options) -> Backlog | None:
     return PeriodicBacklog(gate, turns, min(STATE_S, options.sync_period_s))
 
 
-def claim_name(place: Destination, name: str) -> str:
+def told_place(spec: Spec) -> str:
+    """Where results of a run are, for a message: of a shared directory also what it is on."""
+    mount = mount_of(Path(spec.where)) if spec.options.shared else None
+    return f"{spec.where} (on {mount})" if mount else spec.where
+
+
+def claim_name(place: Destination, name: str, *, is_shared: bool = False) -> str:
     """Ray's default name, or one like it: those of two runs in the same second are equal."""
     if place.scheme:
         return f"{name}_{uuid.uuid4().hex[:4]}"
     storage_path = place.path
     try:
+        if is_shared:
+            check_mounted(Path(storage_path))
         Path(storage_path).mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (ConfigError, OSError):
         return name  # the start of the run says what is wrong with it
     for candidate in itertools.chain([name], (f"{name}_{n}" for n in itertools.count(2))):
         try:

@@ -41,6 +41,7 @@ from tune_sync.new_run import (
     make_filesystem,
     name_experiment,
     take_left_behind,
+    told_place,
 )
 from tune_sync.restoring import ray_records
 from tune_sync.restoring.best_kept import BestKept, check_score
@@ -62,7 +63,7 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
 
     All of Ray's fields keep their meaning. `storage_path` is a directory of the driver's node
     (default `~/ray_results`); `~`, variables and relative paths are resolved once, here. With
-    `SyncConfig(upload_dir=...)` leave it out.
+    `SyncConfig(upload_dir=...)` leave it out. A `name` such as "group/exp" is a directory in one.
 
     Args:
         overwrite: If the experiment's directory holds an earlier experiment: False refuses to
@@ -107,7 +108,7 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
         # where it now is, and `name` alone when it chooses one for a new experiment.
         is_ready = self.__dict__.get("_ready", False)
         if name == "name" and value and is_ready and not self.name:
-            value = claim_name(self._place(), value)
+            value = claim_name(self._place(), value, is_shared=self.sync_config.is_shared)
         object.__setattr__(self, name, value)
         if is_ready and name == "name" and value:
             self._was_named(value)
@@ -236,7 +237,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             nodes = RayNodes(handler.spec, known_by)
             run.write_behind(nodes, make_backlog(handler.spec.options))
         run.begin()
-        logger.info("results of all nodes are kept in %s", handler.spec.where)
+        logger.info("results of all nodes are kept in %s", told_place(handler.spec))
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Stop if another run took over; after a restore, bring Ray's record up to date."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from tune_sync.errors import DamagedError, NotWholeError
+from tune_sync.errors import DamagedError, NotWholeError, StoreFullError
+from tune_sync.fastpath import Slots
 from tune_sync.fastpath.transports import Limits, Shelf, TcpTransport, wire
 from tune_sync.fastpath.transports.lending import LendingServer
-from tune_sync.fastpath.transports.shelf import StillReachedError
+from tune_sync.fastpath.transports.shelf import SLOT_WAIT_S, StillReachedError
 from tune_sync.fastpath.transports.stream import Stream
 from tune_sync.fastpath.transports.tcp import listen
 from tune_sync.fastpath.verbs.endpoint import Endpoint
@@ -104,6 +106,39 @@ def test_what_a_peer_may_still_read_is_not_given_back(tmp_path: Path) -> None:
         assert bytes(view) == bytes(SIZE_BYTES)
     shelf.remove("k")
     assert pool.used_bytes == SIZE_BYTES
+
+
+def still_reached(shelf: Shelf, key: str, size_bytes: int) -> None:
+    held = shelf.reserve(key, size_bytes)
+    with pytest.raises(StillReachedError), shelf.writing(held.handle, 0, SIZE_BYTES):
+        raise StillReachedError("its card was reset")
+    shelf.drop(held.handle)
+
+
+def test_nobody_waits_for_memory_that_never_comes_back(shared_memory: Path) -> None:
+    slots = Slots(shared_memory, max_checkpoints_in_memory=2, memory_limit_bytes=16 << 20)
+    shelf = Shelf(slots)
+    for number in range(2):
+        still_reached(shelf, f"k{number}", SIZE_BYTES)
+    began_s = time.monotonic()
+    with pytest.raises(StoreFullError, match="no memory"):
+        shelf.reserve("next", SIZE_BYTES)
+    assert time.monotonic() - began_s < SLOT_WAIT_S / 2
+    slots.close()
+
+
+def test_who_waits_already_as_the_last_is_lost_goes_on_at_once(shared_memory: Path) -> None:
+    slots = Slots(shared_memory, max_checkpoints_in_memory=1, memory_limit_bytes=16 << 20)
+    (slot, found) = slots.take(SIZE_BYTES), []
+    assert slot is not None
+    waits = threading.Thread(target=lambda: found.append(slots.take(SIZE_BYTES)))
+    waits.start()
+    waits.join(0.1)
+    assert waits.is_alive(), "it is being filled, as far as anybody knows"
+    slots.keep(slot)
+    waits.join(SOON_S)
+    assert found == [None]
+    slots.close()
 
 
 @pytest.mark.parametrize("port", [0, 256, True, "1", None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from tune_sync.agents.home_agent import NAMESPACE, start_agent
 from tune_sync.agents.remote_home import RemoteHome
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staged_send import send_attempt
-from tune_sync.errors import DamagedError
+from tune_sync.errors import DamagedError, HomeLostError
 from tune_sync.homes.home import LocalHome
 from tune_sync.homes.sites import format_json
 from tune_sync.layout import FORMAT_KEY, INCOMING_DIR
@@ -99,6 +100,70 @@ def test_nothing_stays_of_a_file_one_of_whose_chunks_failed(
         for _ in range(2):  # the third waits for the first, while the second is under way
             stream.write(bytes(CHUNK_BYTES))
     with pytest.raises(DamagedError):
+        home.flush(incoming)
+    assert list((tmp_path / INCOMING_DIR).iterdir()) == []
+
+
+class Noting(RemoteHome):
+    """Notes which chunks it sent."""
+
+    def __init__(self, *args: Any) -> None:
+        self.chunks: list[str] = []
+        super().__init__(*args)
+
+    def _send(self, key: str, data: Any, start: Callable[[Any, str], Any]) -> None:
+        def noted(ref: Any, digest: str) -> Any:
+            self.chunks.append(ref.hex())
+            return start(ref, digest)
+
+        super()._send(key, data, noted)
+
+
+def is_referenced(chunk: str) -> bool:
+    held = ray._private.worker.global_worker.core_worker.get_all_reference_counts()
+    return any(chunk in str(name) for name in held)
+
+
+def test_a_chunk_that_has_arrived_is_let_go_though_nobody_waits_for_it(
+    local_ray: None, tmp_path: Path
+) -> None:
+    (tmp_path / FORMAT_KEY).parent.mkdir(parents=True)
+    (tmp_path / FORMAT_KEY).write_bytes(format_json())
+    home = Noting(start_home(node_id()).agent_name, str(tmp_path), "", 1, 60.0)
+    kept = ray.put(bytes(10))
+    assert is_referenced(kept.hex())
+    incoming = home.begin_file()
+    home.write(incoming, 0, bytes(CHUNK_BYTES))
+    (chunk,) = home.chunks
+    wait_for(lambda: not is_referenced(chunk), "the end of the chunk")
+    home.flush(incoming)
+    assert (tmp_path / incoming).stat().st_size == CHUNK_BYTES
+
+
+class Losing(RemoteHome):
+    """Whose second chunk is lost on its way, as a node or the network fails."""
+
+    sent_count = 0
+
+    def _send(self, key: str, data: Any, start: Callable[[Any, str], Any]) -> None:
+        self.sent_count += 1
+        if self.sent_count == 2:
+            raise HomeLostError("bytes were lost on their way")
+        super()._send(key, data, start)
+
+
+def test_nothing_stays_of_a_file_whose_bytes_were_lost_where_the_agent_answers(
+    local_ray: None, tmp_path: Path
+) -> None:
+    (tmp_path / FORMAT_KEY).parent.mkdir(parents=True)
+    (tmp_path / FORMAT_KEY).write_bytes(format_json())
+    home = Losing(start_home(node_id()).agent_name, str(tmp_path), "", 1, 60.0)
+    stream = FileStream(home, "trial/artifact", lambda stream: None)
+    stream.write(bytes(CHUNK_BYTES))
+    (incoming,) = home._in_flight._pending_count
+    with pytest.raises(HomeLostError):
+        stream.write(bytes(CHUNK_BYTES))
+    with contextlib.suppress(FileNotFoundError):  # the first one may be late by now
         home.flush(incoming)
     assert list((tmp_path / INCOMING_DIR).iterdir()) == []
 

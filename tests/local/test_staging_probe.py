@@ -20,7 +20,9 @@ from tune_sync import RunConfig, SyncConfig
 from tune_sync.agents import staging_probe
 from tune_sync.agents.connect import node_id
 from tune_sync.agents.staging_probe import check_staging
+from tune_sync.behind.staging_roots import Trouble
 from tune_sync.errors import ConfigError
+from tune_sync.fastpath import FastPath
 from tune_sync.spec import Address, Options, Spec
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -42,7 +44,7 @@ def test_a_node_that_cannot_have_the_directory_is_refused_before_training(
 
 
 def breaks_it(config: dict[str, Any]) -> None:
-    shutil.rmtree(config["staging"])
+    shutil.rmtree(config["staging"], ignore_errors=True)
     Path(config["staging"]).touch()
     train_n(config)
 
@@ -73,10 +75,71 @@ def test_only_where_something_is_staged_is_it_looked_at() -> None:
             check_staging(staged)
 
 
-def hangs(staging_dir: str, node_id: str) -> str:
+def test_nothing_stays_of_the_look(tmp_path: Path) -> None:
+    options = Options(staging_dir=str(tmp_path / "new" / "staging"), wait_for="staged")
+    check_staging(Spec("key", "/results", "x", "s3", None, options))
+    assert not list(tmp_path.iterdir())
+
+
+NOT_WRITABLE = "/sys/below"  # also for root
+
+
+def test_where_memory_is_first_a_disk_that_cannot_be_written_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither does the run need it: what is reported is all there."""
+    sync = SyncConfig(
+        upload_dir=tmp_path / "far", wait_for="staged", staging_dir=NOT_WRITABLE,
+        fast_path=FastPath(memory_limit=64 << 20),
+    )  # fmt: skip
+    config = RunConfig(name="x", verbose=0, sync_config=sync)
+    with caplog.at_level(logging.WARNING):
+        results = tune.Tuner(train_n, run_config=config).fit()
+    assert f"{here()}: {NOT_WRITABLE} cannot be written to by uid" in caplog.text
+    assert "what finds no room in memory there goes to its destination" in caplog.text
+    assert not results.errors and results[0].checkpoint is not None
+    assert any((tmp_path / "far" / "x").glob("*/checkpoint_*"))
+
+
+def test_what_is_reported_on_a_node_whose_disk_cannot_be_written_goes_to_its_destination(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging_probe, "runs_trials", lambda resources: False)
+    sync = SyncConfig(upload_dir=tmp_path / "far", wait_for="staged", staging_dir=NOT_WRITABLE)
+    config = RunConfig(name="x", verbose=0, sync_config=sync)
+    results = tune.Tuner(train_n, run_config=config).fit()
+    assert not results.errors and results[0].checkpoint is not None
+    assert any((tmp_path / "far" / "x").glob("*/checkpoint_*"))
+
+
+def test_one_that_no_node_can_write_is_refused_without_memory() -> None:
+    options = Options(staging_dir=NOT_WRITABLE, wait_for="staged")
+    with pytest.raises(ConfigError, match=f"{NOT_WRITABLE} cannot be written to"):
+        check_staging(Spec("key", "/results", "x", "s3", None, options))
+
+
+def test_one_node_that_cannot_stage_is_warned_of_as_it_may_run_no_trial(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (this,) = ray.nodes()
+    bad = {**this, "NodeID": "no-trials-here"}
+    troubles = {bad["NodeID"]: Trouble("it is read-only", False), this["NodeID"]: None}
+    monkeypatch.setattr(staging_probe, "ask", lambda look, at, node: ray.put(troubles[node]))
+    options = Options(staging_dir="/scratch", wait_for="staged")
+    spec = Spec("key", "/results", "x", "s3", None, options)
+    monkeypatch.setattr(ray, "nodes", lambda: [bad, this])
+    with caplog.at_level(logging.WARNING):
+        check_staging(spec)
+    assert "node no-trials-here" in caplog.text and "it is read-only" in caplog.text
+    assert caplog.text.count("staging_dir") == 1
+    troubles[this["NodeID"]] = Trouble("it is a file", True)
+    with pytest.raises(ConfigError, match=r"no-trials-here .*: it is read-only"):
+        check_staging(spec)
+
+
+def hangs(staging_dir: str, node_id: str) -> None:
     while not os.path.exists(staging_dir):
         time.sleep(0.05)
-    return ""
 
 
 def test_a_node_that_does_not_answer_is_warned_of(

@@ -89,6 +89,26 @@ def test_a_trial_that_is_named_like_a_checkpoint_is_refused_before_it_trains(
     assert not list(tmp_path.glob("x/*/checkpoint_*"))
 
 
+@pytest.mark.parametrize("place", ["storage_path", "upload_dir"])
+def test_a_name_may_be_that_of_a_directory_in_a_group(
+    local_ray: None, tmp_path: Path, place: str
+) -> None:
+    def config(name: str) -> RunConfig:
+        if place == "upload_dir":
+            return RunConfig(name=name, sync_config=SyncConfig(upload_dir=tmp_path), verbose=0)
+        return RunConfig(name=name, storage_path=tmp_path, verbose=0)
+
+    space = {"settings": {"steps": 2}}
+    for name in ("group/one", "group/two"):
+        assert not tune.Tuner(train_n, param_space=space, run_config=config(name)).fit().errors
+    assert sorted(os.listdir(tmp_path / "group")) == ["one", "two"]
+    (result,) = tune.Tuner.restore(str(tmp_path / "group/one"), train_n).fit()
+    assert result.metrics["step"] == 1
+    with pytest.raises(ConfigError, match=f"inside of {tmp_path}/group/one, which is an exp"):
+        tune.Tuner(train_n, run_config=config("group/one/more")).fit()
+    assert not (tmp_path / "group/one/more").exists()
+
+
 def wanders(config: dict[str, Any]) -> None:
     os.chdir("/")
     train_n(config)

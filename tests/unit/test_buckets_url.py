@@ -98,7 +98,8 @@ def test_paths_and_drives_are_no_buckets() -> None:
 @pytest.mark.parametrize(
     ("url", "options", "words"),
     [
-        ("s3://b/x", {"secrets": "x"}, "secrets"),
+        ("s3://b/x", {"secrets": "x"}, "secrets of .*: known are key, .*, tries_count"),
+        ("root://h//x", {"secrets": "x"}, "secrets of .*: known are .*, tries_count; XRootD"),
         ("s3://b/x", {"engine": "none"}, "none"),
         ("nosuch://b/x", {}, "nosuch"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,10 @@ from tune_sync.errors import (
     PathRefusedError,
 )
 from tune_sync.guard import attempt_root, staged_part
+from tune_sync.homes import home as homes
 from tune_sync.homes.home import LocalHome, Piece, check_digest, digest_of
 from tune_sync.homes.lease import Lease
-from tune_sync.layout import staged_key
+from tune_sync.layout import INCOMING_DIR, staged_key
 from tune_sync.manifest import FileEntry, Seal
 
 
@@ -271,6 +273,47 @@ def test_a_link_out_of_the_directory_is_not_written_through(
     with pytest.raises(PathRefusedError, match="link out of"):
         home.make_dir("trial/sub")
     assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("ends", ["drop", "commit"])
+def test_a_late_write_makes_no_file_anew(home: LocalHome, ends: str) -> None:
+    incoming = home.begin_file()
+    home.write(incoming, 0, b"1")
+    if ends == "drop":
+        home.drop_file(incoming)
+    else:
+        home.commit_file(incoming, "trial/x", True)
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError, match="too late"):
+            home.write(incoming, 1, b"2")
+    assert home.store.list(INCOMING_DIR) == []
+    assert ends == "drop" or (home.root / "trial/x").read_bytes() == b"1"
+
+
+def test_a_write_that_is_under_way_as_its_file_is_given_up_leaves_nothing(
+    home: LocalHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incoming, write_at = home.begin_file(), home.store.write_at
+    home.write(incoming, 0, b"1")
+
+    def late(*args: Any) -> None:
+        home.drop_file(incoming)
+        write_at(*args)
+
+    monkeypatch.setattr(home.store, "write_at", late)
+    with pytest.raises(FileNotFoundError, match="too late"):
+        home.write(incoming, 1, b"2")
+    assert home.store.list(INCOMING_DIR) == []
+
+
+def test_what_is_known_of_files_that_are_over_is_bounded(
+    home: LocalHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(homes, "OVER_KEPT_COUNT", 2)
+    names = [home.begin_file() for _ in range(5)]
+    for name in names:
+        home.drop_file(name)
+    assert list(home._over) == names[3:]
 
 
 def test_many_writers_of_one_attempt_do_not_disturb_each_other(home: LocalHome) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,15 @@ DATA = b"bytes of a chunk"
 PART = staged_key("trial/checkpoint_000000", "0" * 32)
 
 
+class Asked(tuple[str, tuple[Any, ...]]):
+    """Stands in for a reference: what was asked, and never done before it is waited for."""
+
+    def future(self) -> Future[Any]:
+        away: Future[Any] = Future()
+        away.set_exception(AWAY)
+        return away
+
+
 class Cluster:
     """Stands in for Ray: the first calls of each verb meet an agent that is away.
 
@@ -35,9 +45,9 @@ class Cluster:
 
     def agent(self, *_: Any, **__: Any) -> SimpleNamespace:
         def method(name: str) -> SimpleNamespace:
-            def remote(*arguments: Any) -> tuple[str, tuple[Any, ...]]:
+            def remote(*arguments: Any) -> Asked:
                 self.calls.append((name, arguments))
-                return self.calls[-1]
+                return Asked(self.calls[-1])
 
             return SimpleNamespace(remote=remote)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from tune_sync.behind.replica_intake import DATA_BYTES, SLOT_BYTES, SLOTS_COUNT,
 from tune_sync.behind.replica_lane import NO_SLOTS_S, TransportLane
 from tune_sync.behind.replica_message import Message
 from tune_sync.behind.replicas import Replicas
-from tune_sync.errors import DamagedError, PathRefusedError, PeerRefusedError
+from tune_sync.errors import DamagedError, PathRefusedError, PeerRefusedError, StoreFullError
 from tune_sync.fastpath.transports import TcpTransport, shelf
+from tune_sync.fastpath.transports.shelf import StillReachedError
 from tune_sync.homes.home import Piece
 from tune_sync.layout import staged_key
 
@@ -147,6 +149,18 @@ def test_without_slots_the_rest_goes_through_the_object_store_for_a_while_and_th
     assert lane.send(ATTEMPT, message, b"1234") is None
     place.intake.flush(ATTEMPT, WAIT_S)
     assert place.read("file") == b"1234"
+    lane.close()
+
+
+def test_slots_that_never_come_back_are_not_waited_for(place: Place) -> None:
+    for number in range(SLOTS_COUNT):
+        held = place.intake.reserve(f"{ATTEMPT}/x/{number}", 8)
+        with pytest.raises(StillReachedError), place.intake.writing(held.handle, 0, 8):
+            raise StillReachedError("its card was reset")
+    lane, began_s = place.lane(), time.monotonic()
+    with pytest.raises(StoreFullError):
+        lane._put(ATTEMPT, b"{}", memoryview(b"1234"))
+    assert time.monotonic() - began_s < shelf.SLOT_WAIT_S / 2
     lane.close()
 
 

@@ -9,13 +9,19 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_store_disks import on_a_small_disk
-from tune_sync.behind.staging_roots import why_unusable
+from tune_sync.behind.staging_roots import trouble_of
 
 
-def test_one_that_can_be_written_is_made_and_nothing_stays_in_it(tmp_path: Path) -> None:
-    root = tmp_path / "nodes" / "staging"
-    assert why_unusable(str(root)) == ""
-    assert why_unusable(str(root)) == "", "also where it is there"
+def test_of_one_that_can_be_made_nothing_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for given in (str(tmp_path / "nodes" / "staging"), ""):
+        assert trouble_of(given) is None
+        assert not list(tmp_path.iterdir())
+    root = tmp_path / "there"
+    root.mkdir()
+    assert trouble_of(str(root)) is None
     assert not list(root.iterdir())
 
 
@@ -24,6 +30,7 @@ def test_one_that_can_be_written_is_made_and_nothing_stays_in_it(tmp_path: Path)
     [
         ("file", "is no directory"),
         ("file/below", "is no directory"),
+        ("link", "is no directory"),
         ("/proc/below", "no directory can be made in /proc"),
         ("/proc", "cannot be written to"),
         ("/sys/below", "cannot be written to"),
@@ -34,9 +41,12 @@ def test_one_that_cannot_be_is_named_with_the_reason_and_the_way_out(
     tmp_path: Path, below: str, why: str
 ) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
     root = str(tmp_path / below)
-    said = why_unusable(root)
-    assert root in said and why in said and "give another staging_dir" in said
+    trouble = trouble_of(root)
+    assert trouble is not None and trouble.is_hopeless == ("be made" in why or "is no" in why)
+    assert root in trouble.why and why in trouble.why
+    assert "give another staging_dir" in trouble.why
 
 
 def test_one_that_is_somebody_elses_is_named(
@@ -44,8 +54,9 @@ def test_one_that_is_somebody_elses_is_named(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     Path(tmp_path, f"tune_sync-{os.getuid()}").symlink_to(tmp_path)
-    said = why_unusable("")
-    assert str(tmp_path) in said and "SyncConfig(staging_dir=...)" in said
+    trouble = trouble_of("")
+    assert trouble is not None and trouble.is_hopeless
+    assert str(tmp_path) in trouble.why and "SyncConfig(staging_dir=...)" in trouble.why
 
 
 def test_a_read_only_disk_is_refused_and_a_full_one_is_not(tmp_path: Path) -> None:
@@ -54,18 +65,18 @@ def test_a_read_only_disk_is_refused_and_a_full_one_is_not(tmp_path: Path) -> No
         tmp_path,
         """
 from contextlib import suppress
-from tune_sync.behind.staging_roots import why_unusable
+from tune_sync.behind.staging_roots import trouble_of
 (disk / "staging").mkdir()
 for fills in range(2):  # the rest of its bytes, then of its inodes
     with suppress(OSError), open(disk / "fills", "wb", buffering=0) as file:
         while file.write(bytes(4096)):
             pass
-    assert why_unusable(str(disk / "staging")) == ""
+    assert trouble_of(str(disk / "staging")) is None
     subprocess.run(["mount", "-o", "remount,nr_inodes=6", disk], check=True)
-assert why_unusable(str(disk / "new")) == ""
+assert trouble_of(str(disk / "new")) is None
 subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-for root in (disk, disk / "staging"):
-    said = why_unusable(str(root))
+for root in (disk, disk / "staging", disk / "none" / "staging"):
+    said = trouble_of(str(root)).why
     assert "Read-only file system" in said and "give another staging_dir" in said, said
 """,
     )
@@ -78,10 +89,10 @@ def test_one_that_this_user_may_not_write_is_refused(tmp_path: Path) -> None:
 os.chmod(disk, 0o555)
 child = os.fork()
 if child == 0:
-    from tune_sync.behind.staging_roots import why_unusable
+    from tune_sync.behind.staging_roots import trouble_of
     if os.getuid() == 0:
         os.setuid(65534)
-    said = [why_unusable(str(root)) for root in (disk, disk / "staging")]
+    said = [trouble_of(str(root)).why for root in (disk, disk / "staging")]
     good = all("Permission denied" in one and f"uid {os.getuid()}" in one for one in said)
     os._exit(0 if good else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

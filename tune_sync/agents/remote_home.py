@@ -8,7 +8,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.home_errors import home_error, said_by
 from tune_sync.agents.in_flight import InFlight
-from tune_sync.errors import HomeLostError, TuneSyncError
+from tune_sync.errors import HomeLostError
 from tune_sync.guard import staged_part
 from tune_sync.homes.home import Piece, ReadsAll, digest_of
 from tune_sync.homes.store import Info
@@ -184,16 +185,12 @@ class RemoteHome(ReadsAll):
         self._call("commit_file", incoming, key, durable)
 
     def drop_file(self, incoming: str) -> None:
-        """See `Home.drop_file`."""
-        with suppress(TuneSyncError, OSError):  # a chunk that is under way would make it anew
-            self.flush(incoming)
-        self._call("drop_file", incoming)
+        """See `Home.drop_file`. Waited for a moment only: it may follow a hang."""
+        self._give_up("drop_file", incoming)
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """See `Home.discard_attempt`. Waited for a moment only: it may follow a hang."""
-        with self._ours(f"discarding {checkpoint}"):
-            ref = self._agent.call.remote(*self._where, "discard_attempt", checkpoint, attempt)
-            ray.wait([ref], timeout=DISCARD_WAIT_S)
+        self._give_up("discard_attempt", checkpoint, attempt)
 
     def publish(
         self, checkpoint: str, strict: bool, attempts: Collection[str]
@@ -219,14 +216,21 @@ class RemoteHome(ReadsAll):
         ask = partial(self._agent.call.remote, *self._where, verb, *args)
         return self._answer(f"{verb} {args[:1]}", ask)
 
+    def _give_up(self, verb: str, *args: object) -> None:
+        with self._ours(f"{verb} {args[:1]}"):
+            ref = self._agent.call.remote(*self._where, verb, *args)
+            ray.wait([ref], timeout=DISCARD_WAIT_S)
+
     def _send(
         self, key: str, data: bytes | bytearray | memoryview, start: Callable[[Any, str], Any]
     ) -> None:
         def put() -> tuple[_Ask, Any]:
             with self._ours(f"writing {key}"):
-                chunk = ray.put(np.frombuffer(data, dtype=np.uint8))
-                ask = partial(start, chunk, digest_of(data))
-                return ask, ask()
+                chunk = [ray.put(np.frombuffer(data, dtype=np.uint8))]
+                digest = digest_of(data)
+                ref = start(chunk[0], digest)
+                _on_arrival(ref, chunk.clear)  # who waits for it may come much later
+                return lambda: start(chunk[0], digest), ref
 
         self._in_flight.send(staged_part(key), len(data), put)
 
@@ -263,3 +267,13 @@ class RemoteHome(ReadsAll):
         except RayError as error:
             found = home_error(error, self._where[0], doing, self._timeout_s)
             raise found from (None if isinstance(error, RayTaskError) else error)
+
+
+def _on_arrival(ref: Any, then: Callable[[], None]) -> None:
+    """Call `then`, in a thread of Ray's, once what was asked for is done; not if it fails."""
+
+    def look(done: Future[Any]) -> None:
+        if done.exception() is None:
+            then()
+
+    ref.future().add_done_callback(look)

@@ -12,24 +12,31 @@ from typing import Any
 
 import ray
 
-from tune_sync.agents.probe import GONE, PROBE_TIMEOUT_S, answer, ask, runs_trials
-from tune_sync.behind.staging_roots import why_unusable
+from tune_sync.agents.probe import PROBE_TIMEOUT_S, answer, ask, runs_trials
+from tune_sync.behind.staging_roots import Trouble, trouble_of
 from tune_sync.errors import ConfigError
 from tune_sync.spec import Spec
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 
-def check_staging(spec: Spec) -> None:
-    """Write into the staging directory of every node that stages; it is made where it is not there.
+# What a node does that cannot stage on its disk.
+_BEHIND_MEMORY = "what finds no room in memory there goes to its destination, and is waited for"
+_WITHOUT = "trials there have to wait for the destination at each report, or fail"
 
-    A node that does not answer is warned of: the reports there will tell.
+
+def check_staging(spec: Spec) -> None:
+    """Try the staging directory of every node that stages. Nothing is left there.
+
+    Which nodes trials will run on is not known: it is an error only where no node can stage. Others
+    are warned of, as are those that do not answer: the reports there will tell.
 
     Args:
         spec: Of the run, with its address.
 
     Raises:
-        ConfigError: There can be none on a node, or it may not be written; names both.
+        ConfigError: There can be none on any node; or none may be written, and nothing is staged
+            in memory. Names a node, and why.
     """
     if not spec.options.stages:
         return
@@ -41,26 +48,31 @@ def check_staging(spec: Spec) -> None:
     ]  # fmt: skip
     asked = [(node, ask(_look, spec.options.staging_dir, node["NodeID"])) for node in nodes]
     end_s = time.monotonic() + PROBE_TIMEOUT_S
-    for node, ref in asked:
-        if trouble := _trouble(node, ref, end_s):
-            raise ConfigError(f"SyncConfig(staging_dir=...): {_name(node)}: {trouble}")
+    answers = [(_name(node), _answer(node, ref, end_s)) for node, ref in asked]
+    found = [(name, trouble) for name, trouble in answers if trouble is not None]
+    has_memory = bool(spec.options.memory_dir)
+    if found and all(t is not None and (t.is_hopeless or not has_memory) for _, t in answers):
+        raise ConfigError(f"SyncConfig(staging_dir=...): {found[0][0]}: {found[0][1].why}")
+    for name, trouble in found:
+        instead = _BEHIND_MEMORY if has_memory and not trouble.is_hopeless else _WITHOUT
+        logger.warning("SyncConfig(staging_dir=...): %s: %s. %s", name, trouble.why, instead)
 
 
-def _trouble(node: Mapping[str, Any], ref: Any, end_s: float) -> str:
+def _answer(node: Mapping[str, Any], ref: Any, end_s: float) -> Trouble | None:
     try:
-        trouble = str(answer(ref, end_s))
+        found: Trouble | None = answer(ref, end_s)
     except ray.exceptions.RayError as error:
         logger.warning("%s: its staging directory cannot be looked at: %s", _name(node), error)
-        return ""
-    return "" if trouble == GONE else trouble
+        return None
+    return found
 
 
 def _name(node: Mapping[str, Any]) -> str:
     return f"node {node['NodeID']} ({node['NodeManagerAddress']})"
 
 
-def _look(staging_dir: str, node_id: str) -> str:
-    """Why this node cannot stage; "" if it can."""
+def _look(staging_dir: str, node_id: str) -> Trouble | None:
+    """Why this node cannot stage; None if it can, or has left the cluster meanwhile."""
     if ray.get_runtime_context().get_node_id() != node_id:
-        return GONE
-    return why_unusable(staging_dir)
+        return None
+    return trouble_of(staging_dir)

@@ -50,6 +50,10 @@ class EqualSlots:
         """It may be filled again."""
         self._slots.give_back(slot)
 
+    def keep(self, slot: Slot) -> None:
+        """It never comes back."""
+        self._slots.keep(slot)
+
     def close(self) -> None:
         """Give the memory back."""
         self._slots.close()

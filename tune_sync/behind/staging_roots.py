@@ -7,16 +7,31 @@ import os
 import stat
 import tempfile
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tune_sync.behind.memory_home import Memory
 from tune_sync.errors import ConfigError, StoreDeniedError
 from tune_sync.fastpath.budget import Budget
 from tune_sync.fastpath.folder import SHARED_MEMORY, folder_of
-from tune_sync.homes.disk import make_directory
+from tune_sync.homes.disk import cannot_be_made
 from tune_sync.spec import Options
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a node cannot stage on its disk.
+
+    Attributes:
+        why: With the way out.
+        is_hopeless: No report can stage there at all, also not in memory: there can be no such
+            directory. Else what is reported takes another way.
+    """
+
+    why: str
+    is_hopeless: bool
 
 
 def staging_root(given: str) -> Path:
@@ -25,11 +40,19 @@ def staging_root(given: str) -> Path:
     Raises:
         StoreDeniedError: Somebody else has made that one, and could read what is staged.
     """
-    if given:
-        return Path(given)
-    root = Path(tempfile.gettempdir(), f"tune_sync-{os.getuid()}")
-    with suppress(OSError):  # it is there; or whoever writes there says what is wrong
-        root.mkdir(mode=0o700)
+    root = _named_root(given)
+    if not given:
+        with suppress(OSError):  # it is there; or whoever writes there says what is wrong
+            root.mkdir(mode=0o700)
+        _check_is_ours(root)
+    return root
+
+
+def _named_root(given: str) -> Path:
+    return Path(given or Path(tempfile.gettempdir(), f"tune_sync-{os.getuid()}"))
+
+
+def _check_is_ours(root: Path) -> None:
     with suppress(FileNotFoundError):
         found = root.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
@@ -38,33 +61,49 @@ def staging_root(given: str) -> Path:
                 f"{root} is not a directory of user {os.getuid()}: what is staged there could be "
                 "read and changed by others; remove it, or give SyncConfig(staging_dir=...)",
             )
-    return root
 
 
-def why_unusable(given: str) -> str:
-    """Make this node's staging directory, and write there.
+def trouble_of(given: str) -> Trouble | None:
+    """Whether this node's staging directory can be made, and be written. Leaves nothing.
 
     Returns:
-        Why that cannot be, with the way out; "" if it can, or if the disk is full: there may be
-        room later, and checkpoints that find none go to their destination.
+        Why that cannot be; None if it can, or if the disk is full: there may be room later, and
+        checkpoints that find none go to their destination.
     """
+    root = _named_root(given)
     try:
-        root = staging_root(given)
+        if not given:
+            _check_is_ours(root)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            root.lstat()  # says what is wrong with the name
+        _try_to_write(root)
     except StoreDeniedError as error:
-        return str(error.strerror)
-    try:
-        make_directory(root, "staging_dir")
+        return Trouble(str(error.strerror), is_hopeless=True)
+    except ConfigError as error:
+        return Trouble(str(error), is_hopeless=True)
+    except OSError as error:
+        if error.errno in _FULL:
+            return None
+        why = f"{root} cannot be written to by uid {os.getuid()}: {error.strerror or error}"
+        way_out = "make it writable there, or give another staging_dir"
+        return Trouble(f"{why}; {way_out}", is_hopeless=False)
+    return None
+
+
+def _try_to_write(root: Path) -> None:
+    """Write in `root`; or, where it is not there, make a directory where it would be made."""
+    at = next(above for above in (root, *root.parents) if os.path.lexists(above))
+    if not at.is_dir():
+        raise cannot_be_made(root, at, "staging_dir")
+    if at == root:
         with tempfile.NamedTemporaryFile(dir=root, prefix=".probe-") as file:
             file.write(b"x")
             file.flush()
-    except ConfigError as error:
-        return str(error)
-    except OSError as error:
-        if error.errno in _FULL:
-            return ""
-        why = f"{root} cannot be written to by uid {os.getuid()}: {error.strerror or error}"
-        return f"{why}; make it writable there, or give another staging_dir"
-    return ""
+        return
+    try:
+        os.rmdir(tempfile.mkdtemp(dir=at, prefix=".tune_sync-probe-"))
+    except FileNotFoundError as error:
+        raise cannot_be_made(root, at, "staging_dir") from error
 
 
 def memory_of(options: Options, owner: str, node: str) -> Memory | None:

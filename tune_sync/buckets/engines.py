@@ -34,7 +34,8 @@ CONNECT_TIMEOUT_S = 10.0
 PART_RETRY_S = 120
 
 ENGINES = ("obstore", "pyarrow", "fsspec")
-OWN_OPTIONS = ("request_timeout_s", "connect_timeout_s", "engine")
+# Of all buckets. How often a request is tried is said to who wraps a client: see `opening`.
+OWN_OPTIONS = ("request_timeout_s", "connect_timeout_s", "engine", "tries_count")
 S3_OPTIONS = (
     "key", "secret", "token", "endpoint_url", "region", "anon", "sign_payload", *OWN_OPTIONS,
 )  # fmt: skip

@@ -41,6 +41,7 @@ class Slot:
         self.path = folder / owned_name()
         self.capacity_bytes = capacity_bytes
         self.is_busy = False
+        self.is_kept = False
         self.on_close: list[Callable[[], None]] = []
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:

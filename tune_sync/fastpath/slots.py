@@ -138,6 +138,12 @@ class Slots:
             slot.is_busy = False
             self._changed.notify_all()
 
+    def keep(self, slot: Slot) -> None:
+        """Say that `slot` never comes back: it stays taken, and nobody waits for it."""
+        with self._changed:
+            slot.is_kept = True
+            self._changed.notify_all()  # who waits has to look whether another one may come
+
     def give_away(self, slot: Slot) -> None:
         """Say that the file of `slot` is somebody else's now, and nobody here writes to it again.
 
@@ -188,7 +194,7 @@ class Slots:
         return sum(_fits(size, need_bytes) for size in sizes)
 
     def _is_one_coming(self, need_bytes: int) -> bool:
-        sizes = [s.capacity_bytes for s in self._account.slots if s.is_busy]
+        sizes = [s.capacity_bytes for s in self._account.slots if s.is_busy and not s.is_kept]
         return any(_fits(size, need_bytes) for size in sizes + self._account.in_making)
 
     def _warn_if_all_are_taken(self, need_bytes: int) -> None:

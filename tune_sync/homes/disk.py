@@ -52,8 +52,13 @@ def make_directory(path: Path, setting: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
         at = next(above for above in (path, *path.parents) if os.path.lexists(above))
-        why = f"no directory can be made in {at}" if at.is_dir() else f"{at} is no directory"
-        raise ConfigError(f"{path} cannot be made: {why}; give another {setting}") from error
+        raise cannot_be_made(path, at, setting) from error
+
+
+def cannot_be_made(path: Path, at: Path, setting: str) -> ConfigError:
+    """The error where there can be no directory, because of what is at the place of one above."""
+    why = f"no directory can be made in {at}" if at.is_dir() else f"{at} is no directory"
+    return ConfigError(f"{path} cannot be made: {why}; give another {setting}")
 
 
 def reopened(call: Callable[_P, _T]) -> Callable[_P, _T]:

@@ -23,6 +23,10 @@ from tune_sync.homes.store import Info, LocalStore
 from tune_sync.layout import manifest_key
 from tune_sync.manifest import FileEntry, Seal
 
+# Files that came in, or were given up, that are known as such: a write that was on its way for
+# longer, while so many others went by, makes one anew, which stays until the next sweep.
+OVER_KEPT_COUNT = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -126,7 +130,10 @@ class Home(Protocol):
         """Put one file in its place, whole."""
 
     def drop_file(self, incoming: str) -> None:
-        """Give up one file that was not put in its place."""
+        """Give up one file that was not put in its place; its late writes fail.
+
+        A home that is elsewhere is waited for for a moment only.
+        """
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """Drop an attempt; its late writes fail."""
@@ -175,6 +182,7 @@ class LocalHome(ReadsAll):
         self._owner = owner
         self._depth = checkpoint_depth
         self.committer = Committer(self.store, owner, self._fence)
+        self._over: dict[str, None] = {}  # files that came in, or were given up
 
     def _fence(self) -> None:
         if self._owner:
@@ -246,6 +254,9 @@ class LocalHome(ReadsAll):
         """See `Home.write`."""
         self._make_parent(guard.staged(key))
         self.store.write_at(key, offset_bytes, data)
+        if key in self._over:  # this came too late, and has made it anew
+            self.store.remove(key)
+            raise FileNotFoundError(f"{key} was given up or put in its place; too late to write it")
 
     def write_batch(self, pieces: Sequence[Piece], data: bytes | bytearray | memoryview) -> None:
         """See `Home.write_batch`."""
@@ -283,10 +294,17 @@ class LocalHome(ReadsAll):
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """See `Home.commit_file`."""
         self.committer.commit_file(guard.incoming(incoming), self._plain(key), durable=durable)
+        self._note_over(incoming)
 
     def drop_file(self, incoming: str) -> None:
         """See `Home.drop_file`."""
-        self.store.remove(guard.incoming(incoming))
+        self._note_over(guard.incoming(incoming))
+        self.store.remove(incoming)  # who makes it anew after that, removes it
+
+    def _note_over(self, incoming: str) -> None:
+        self._over[incoming] = None
+        for oldest in list(self._over)[:-OVER_KEPT_COUNT]:  # without a lock, as homes are pickled
+            self._over.pop(oldest, None)
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """See `Home.discard_attempt`."""

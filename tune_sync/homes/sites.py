@@ -23,6 +23,7 @@ from tune_sync.errors import (
 from tune_sync.homes.disk import make_directory
 from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.lease import Holder, Lease, in_use, live_holder, locked
+from tune_sync.homes.mounts import FSTAB, missing_mount
 from tune_sync.homes.recorded import Snapshot
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import LocalStore, Store, sync_with_all_above
@@ -162,11 +163,32 @@ class LocalSite:
 
         Raises:
             StoreDeniedError: This user may not look at it.
+            ConfigError: It is inside of another experiment.
         """
         store = LocalStore(self.root)
         store.setting = self.setting
         with store.room(self.root), suppress(FileNotFoundError, NotADirectoryError):
             self.look()
+        self.refuse_inside_another()
+        if point := missing_mount(self.root):
+            logger.warning(
+                "%s: nothing is mounted at %s, where %s has a file system; results go to the disk "
+                "below, and are hidden once it is mounted", self.root, point, FSTAB,
+            )  # fmt: skip
+
+    def refuse_inside_another(self) -> None:
+        """An experiment guards what is in its directory, and moves and deletes it.
+
+        Raises:
+            ConfigError: This is a new one in the directory of another one; names that.
+        """
+        is_own = self._leased_root is None and not self.holds_experiment()
+        for above in self.root.parents if is_own else ():
+            if (above / layout.FORMAT_KEY).is_file():
+                raise ConfigError(
+                    f"{self.root} is inside of {above}, which is an experiment; choose another "
+                    f"{self.setting}"
+                )
 
     def look(self) -> list[str]:
         """See `Site.look`. A link to what is not there is not nothing."""

@@ -43,6 +43,9 @@ class CountingPool:
             self.used_bytes -= slot.capacity_bytes
         slot.close()
 
+    def keep(self, slot: Slot) -> None:
+        """It stays taken."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:

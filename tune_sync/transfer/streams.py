@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pyarrow.fs as pafs
 
-from tune_sync.errors import HomeLostError, SyncTimeoutError, TuneSyncError
+from tune_sync.errors import TuneSyncError
 from tune_sync.homes.home import Home
 from tune_sync.homes.store import Info
 from tune_sync.manifest import FileEntry
@@ -67,7 +67,7 @@ class FileStream:
         try:
             return self._chunks.write(data)
         except Exception as error:
-            self._give_up(error)
+            self._give_up()
             self._on_error(error)
             raise
 
@@ -82,7 +82,7 @@ class FileStream:
         try:
             self._on_close(self)
         except Exception as error:
-            self._give_up(error)
+            self._give_up()
             self._on_error(error)
             raise
 
@@ -99,8 +99,8 @@ class FileStream:
                 self._send(0, memoryview(b""))  # an empty file
             self._home.flush(self._incoming)
             self._home.commit_file(self._incoming, self._key, durable)
-        except Exception as error:
-            self._give_up(error)
+        except Exception:
+            self._give_up()
             raise
 
     def drop(self) -> None:
@@ -109,11 +109,13 @@ class FileStream:
         if incoming:
             self._home.drop_file(incoming)
 
-    def _give_up(self, error: Exception) -> None:
-        """Its next version may need the room. Best effort: the next start sweeps the rest."""
-        if not isinstance(error, HomeLostError | SyncTimeoutError):  # no answer: not once more
-            with suppress(TuneSyncError, OSError):
-                self.drop()
+    def _give_up(self) -> None:
+        """Its next version may need the room. Best effort: the next start sweeps the rest.
+
+        A home that may not answer is not waited for long; see `Home.drop_file`.
+        """
+        with suppress(TuneSyncError, OSError):
+            self.drop()
 
     def _send(self, offset_bytes: int, data: memoryview) -> None:
         if not self._incoming:

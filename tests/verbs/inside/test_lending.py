@@ -40,6 +40,8 @@ class AskingPool:
         slot.close()
         self.is_back.set()
 
+    def keep(self, slot: Slot) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Borrower:

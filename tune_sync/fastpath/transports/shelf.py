@@ -45,6 +45,9 @@ class Pool(Protocol):
 
     def give_back(self, slot: Slot) -> None: ...
 
+    def keep(self, slot: Slot) -> None:
+        """It never comes back."""
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -262,6 +265,7 @@ class Shelf:
             attempt.reader_count += 1
             if not attempt.is_whole:
                 attempt.writer_count += 1
+        self._pool.keep(attempt.slot)
         logger.error(
             "%d bytes of memory stay taken until this process ends, as a peer may still reach "
             "them: %s", len(attempt.slot.memory), why,

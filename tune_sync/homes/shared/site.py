@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 from tune_sync.errors import ConfigError
 from tune_sync.homes.disk import make_directory
+from tune_sync.homes.mounts import FSTAB, bare_point, missing_mount, mount_of
 from tune_sync.homes.shared.home import SETTING, SharedHome
 from tune_sync.homes.sites import LocalSite
 from tune_sync.homes.store import LocalStore
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 # These say something about room or permission, not about the kind of file system: the store's own
 # errors, with what to do about them, are better.
@@ -39,13 +43,48 @@ class SharedSite(LocalSite):
         """See `Site.check`.
 
         Raises:
-            ConfigError: The file system lacks an ability that is needed; names it.
+            ConfigError: The file system lacks an ability that is needed, or is not mounted, or
+                this is inside of another experiment; names it.
         """
+        self.refuse_inside_another()
+        if not self.holds_experiment():  # what is there is where it is, whatever is mounted
+            check_mounted(self.root.parent)
+            _warn_of_bare_point(self.root.parent)
         check_abilities(self.root.parent)
 
     def home(self, owner: str, checkpoint_depth: int) -> SharedHome:
         """See `Site.home`."""
         return SharedHome(self.root, owner, checkpoint_depth, leased_root=self._leased_root)
+
+
+def check_mounted(directory: Path) -> None:
+    """Refuse a directory that would be made on the disk below a mount that is not there.
+
+    Raises:
+        ConfigError: `FSTAB` wants a mount that is not there; or where it would be by custom there
+            is no directory.
+    """
+    if point := missing_mount(directory):
+        raise ConfigError(
+            f"{directory}: nothing is mounted at {point}, where {FSTAB} has a file system, and "
+            f"results would go to the disk below; mount it, or give another {SETTING}"
+        )
+    point = bare_point(directory)
+    if point and not Path(point).exists():
+        raise ConfigError(
+            f"{directory}: there is no {point}, so that nothing is mounted there; mount what the "
+            "nodes share. If a directory of this node's own disk is meant, make it first: "
+            f"mkdir {point}"
+        )
+
+
+def _warn_of_bare_point(directory: Path) -> None:
+    """Somebody has made it, and may have meant it so."""
+    if point := bare_point(directory):
+        logger.warning(
+            "%s is on this node's own disk (%s), as nothing is mounted at %s; if other nodes are "
+            "to see it, stop, mount it, and start anew", directory, mount_of(directory), point,
+        )  # fmt: skip
 
 
 def check_abilities(directory: Path) -> None:
@@ -143,4 +182,4 @@ _ABILITIES: dict[str, Callable[[LocalStore], bool]] = {
     "removing files and directories": _removes,
 }
 
-__all__ = ["SharedSite", "check_abilities"]
+__all__ = ["SharedSite", "check_abilities", "check_mounted"]
