@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
 import shutil
@@ -97,7 +98,7 @@ class Cluster:
         )
         self.addresses = self._plan.addresses
         self._hosts: dict[str, Host] = {}
-        self._drive_count = 0
+        self._drive_numbers = itertools.count(1)  # several threads may drive
         self._keep_logs = False
 
     def __enter__(self) -> Cluster:
@@ -204,7 +205,7 @@ class Cluster:
         args: Sequence[object] = (),
         *,
         env: Mapping[str, str] | None = None,
-        timeout_s: float = 120.0,
+        timeout_s: float = 240.0,
         echo: bool = False,
     ) -> dict[str, Any]:
         """Run a driver script in a host and return what its last ``RESULT {json}`` line says.
@@ -221,8 +222,7 @@ class Cluster:
             DriverError: It failed; holds the output, whose log is kept.
         """
         host = self.host(name)
-        self._drive_count += 1
-        log = self.dir / f"drive-{self._drive_count}-{Path(script).stem}-{name}.log"
+        log = self.dir / f"drive-{next(self._drive_numbers)}-{Path(script).stem}-{name}.log"
         try:
             argv = driver_argv(host, self.python, script, args)
             return drive(host, argv, log, env, timeout_s, echo)

@@ -17,7 +17,7 @@ from tests.bed.ray_node import REPOSITORY
 
 RESULT = "RESULT "
 TAIL_CHARS = 6000
-LAST_LINES_S = 5.0
+LAST_LINES_S, LOOK_S = 5.0, 0.1
 
 
 def driver_argv(host: Host, python: Path, script: str | Path, args: Sequence[object]) -> list[str]:
@@ -71,8 +71,12 @@ def drive(
         if process.poll() is None:
             send(process, signal.SIGKILL)
             process.wait()
-        # Ray's own children may keep the pipe open after the driver has ended.
-        reader.join(LAST_LINES_S)
+        # Ray's own children may keep the pipe open after the driver has ended. In many short waits:
+        # however long this process stands still, its thread has its time afterwards.
+        for _ in range(round(LAST_LINES_S / LOOK_S)):
+            reader.join(LOOK_S)
+            if not reader.is_alive():
+                break
     return _result(list(lines), process.returncode, late, timeout_s, log)
 
 

@@ -35,7 +35,8 @@ from tune_sync.testing.transport_contract import TOKEN, TransportContract
 from tune_sync.testing.transport_pair import CountingPool, Pair, wait_until
 
 MIB = 1 << 20
-SHORT = Limits(2, block_bytes=MIB, window_bytes=2 * MIB, stall_timeout_s=3, connect_timeout_s=5)
+# Longer than a busy machine lets a process stand still.
+SHORT = Limits(2, block_bytes=MIB, window_bytes=2 * MIB, stall_timeout_s=8, connect_timeout_s=8)
 # Where a limit is not what a test is about.
 LONG = replace(SHORT, stall_timeout_s=60, connect_timeout_s=60)
 
@@ -92,7 +93,7 @@ def test_a_bit_that_changes_on_the_way_back_is_found(pair: Pair, relay: Relay) -
 
 
 def test_a_bit_that_changes_here_while_it_is_sent_is_found(pair: Pair, relay: Relay) -> None:
-    data, stop = bytearray(8 * MIB), time.monotonic() + 20
+    data, stop = bytearray(8 * MIB), time.monotonic() + 60
     found = False
     with connect(relay) as peer, TcpTransport(TOKEN).register(data) as region:
         while not found and time.monotonic() < stop:
@@ -102,7 +103,7 @@ def test_a_bit_that_changes_here_while_it_is_sent_is_found(pair: Pair, relay: Re
                     for at in range(0, len(data), 65_536):
                         data[at] ^= 1
                 try:
-                    transfer.wait(20)
+                    transfer.wait(60)
                 except DamagedError:
                     found = True
     assert found
@@ -114,13 +115,13 @@ def test_a_stall_is_an_error_in_time_and_nothing_of_it_is_seen(pair: Pair, relay
     write(upload, bytes(16 * MIB))
     relay.may_pass.clear()
     started_s = time.monotonic()
-    with pytest.raises(SyncTimeoutError, match=r"3 s; try again"):
+    with pytest.raises(SyncTimeoutError, match=r"8 s; try again"):
         write(upload, bytes(16 * MIB))
     with pytest.raises((SyncTimeoutError, PeerLostError)):
         upload.publish()
     upload.drop()
     peer.close()
-    assert time.monotonic() - started_s < 20
+    assert time.monotonic() - started_s < LONG.stall_timeout_s
     relay.may_pass.set()
     wait_until(lambda: pair.pool.used_bytes == 0)
     assert pair.held("k") is None
@@ -133,7 +134,7 @@ def test_a_stall_that_is_shorter_is_only_slow(pair: Pair, relay: Relay) -> None:
             relay.may_pass.clear()
             time.sleep(0.5)
             relay.may_pass.set()
-            transfer.wait(20)
+            transfer.wait(60)
         upload.publish()
     assert pair.held("k") == bytes(16 * MIB)
 
@@ -147,7 +148,7 @@ def test_connections_that_end_are_an_error_at_once(pair: Pair, relay: Relay) -> 
         transfer = upload.write(region, [Part(0, 0, 16 * MIB)] * 20)
         relay.end_all()
         with pytest.raises(PeerLostError, match="connect again"):
-            transfer.wait(20)
+            transfer.wait(60)
     relay.may_pass.set()
     wait_until(lambda: pair.pool.used_bytes == 0)
     with pytest.raises(PeerLostError):
@@ -210,7 +211,7 @@ def test_no_more_than_the_window_is_under_way(pair: Pair, relay: Relay) -> None:
             time.sleep(0.5)
             assert sum(sent) < window_bytes + MIB
             answers.set()
-            transfer.wait(20)
+            transfer.wait(60)
 
 
 def test_the_token_is_never_sent(pair: Pair, relay: Relay) -> None:
@@ -314,7 +315,7 @@ transport = TcpTransport({token!r})
 peer = transport.connect({address!r})
 region = transport.register(bytearray({size}))
 upload = peer.reserve("k", {size})
-upload.write(region, [Part(0, 0, {size})]).wait(20)
+upload.write(region, [Part(0, 0, {size})]).wait(60)
 transfer = upload.write(region, [Part(0, 0, {size})] * 10_000)
 print("writing", flush=True)
 transfer.wait(60)

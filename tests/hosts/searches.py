@@ -15,7 +15,7 @@ DRIVERS = Path("tests/hosts/drivers")
 
 
 def search(
-    cluster: Cluster, host: str = "head", *, timeout_s: float = 120, **spec: Any
+    cluster: Cluster, host: str = "head", *, timeout_s: float = 240, **spec: Any
 ) -> dict[str, Any]:
     """Run ``drivers/search.py`` on a host; see there what a search is made of."""
     return cluster.drive(host, DRIVERS / "search.py", [json.dumps(spec)], timeout_s=timeout_s)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.hosts
 
 URL = "s3://bucket/results"
 STEPS = 8
-SOON_S = 60.0
+SOON_S = 150.0
 WEATHER = {"share": 0.1, "kinds": FAULTS, "delay_s": 0.02}
 # Credentials are read again once for a request, so no request, with its pauses, shall meet two.
 EXPIRES_EVERY_S = 20.0

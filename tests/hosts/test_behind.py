@@ -70,13 +70,15 @@ def assert_stored(trial: dict[str, Any], steps: int) -> None:
 @pytest.mark.lowest
 def test_reports_do_not_wait_for_the_cable_and_all_is_home_at_the_end(cluster: Cluster) -> None:
     trials = [{**SETTINGS, "host": "w1", "steps": 5}, {**SETTINGS, "host": "w2", "steps": 5}]
+    for name in cluster.workers:  # far longer than a busy machine needs to stage one
+        cluster.slow(name, rate_mbit=RATE_MBIT / 2)
     found = search(cluster, name="cable", sync=STAGED, trials=trials)
     assert found["errors"] == []
     assert_sound(found)
     for trial in found["trials"]:
         assert_stored(trial, 5)
         took_s = sorted(row["took_s"] for row in trial["reported"])
-        assert took_s[len(took_s) // 2] < TRAVEL_S, took_s
+        assert took_s[len(took_s) // 2] < 2 * TRAVEL_S, took_s
     for name in cluster.workers:
         wait_for(lambda name=name: not agents(cluster, name), "the agents to end")  # type: ignore[misc]
         assert staged_on(cluster, name) == []
@@ -124,6 +126,7 @@ def arriving(root: Path) -> list[Path]:
 
 def test_any_host_is_told_what_is_staged_on_another_one(cluster: Cluster) -> None:
     trials = [{**SETTINGS, "host": "w1", "steps": 8}]
+    cluster.slow("w1", rate_mbit=5)  # longer for each than a busy machine needs to stage some
     with searching(cluster, name="status", sync=STAGED, trials=trials) as running:
         wait_for(lambda: len(staged_on(cluster, "w1")) >= 4, "some to be staged")
         cluster.slow("w1", rate_mbit=2)  # so that the search is not over before it is asked

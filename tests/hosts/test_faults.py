@@ -19,6 +19,7 @@ import pytest
 from tests.bed import Cluster
 from tests.bed.driver import driver_argv
 from tests.bed.host import send
+from tests.hosts.drivers.trainables import GO_ON
 from tests.hosts.searches import (
     DRIVERS,
     assert_sound,
@@ -32,8 +33,10 @@ pytestmark = pytest.mark.hosts
 
 FILE_COUNT = 8
 FILE_BYTES = 1_300_000  # more than what travels in batches
-SETTINGS = {"file_count": FILE_COUNT, "file_bytes": FILE_BYTES}
-RATE_MBIT = 20  # a busy machine may look seconds late
+# Waits before the second checkpoint, until somebody looks.
+SETTINGS = {"file_count": FILE_COUNT, "file_bytes": FILE_BYTES, "told_at": 1}
+# The second checkpoint is under way for ten seconds: a busy machine may look seconds late.
+RATE_MBIT, LOOKED_AT_MBIT = 20, 8
 RESULTS = "/srv/home/ray_results"
 
 
@@ -49,6 +52,7 @@ def cluster(whole_cluster: Cluster) -> Cluster:
     whole_cluster.start(*whole_cluster.workers)
     for name in whole_cluster.workers:
         whole_cluster.slow(name, rate_mbit=RATE_MBIT)
+        whole_cluster.exec(name, ["rm", "-f", GO_ON])
     return whole_cluster
 
 
@@ -75,14 +79,23 @@ def under_way(root: Path, checkpoint: str, host: str) -> str:
     return ""
 
 
-def wait_until_under_way(root: Path, host: str) -> str:
-    """Wait for the middle of a host's second checkpoint; returns the trial's directory."""
+def wait_until_under_way(cluster: Cluster, root: Path, host: str, trials_count: int = 1) -> str:
+    """Have all trials go on after their first checkpoint, and wait for the middle of a host's
+    second one; returns the trial's directory.
+    """
     trials: list[str] = []
+
+    def all_wait() -> bool:
+        return len(list(root.glob("*/checkpoint_000000/state.json"))) == trials_count
 
     def sees_one() -> bool:
         trials.append(under_way(root, "checkpoint_000001", host))
         return bool(trials[-1])
 
+    wait_for(all_wait, "a checkpoint of each trial")
+    cluster.slow(host, rate_mbit=LOOKED_AT_MBIT)
+    for name in cluster.workers:
+        cluster.exec(name, ["touch", GO_ON])
     wait_for(sees_one, "a transfer")
     trial = trials[-1]
     assert not (root / trial / "checkpoint_000001").exists()
@@ -112,7 +125,7 @@ def assert_all_steps(trial: dict[str, Any], steps: int) -> None:
 def test_a_killed_home_agent_comes_back_and_the_run_goes_on(cluster: Cluster) -> None:
     agents = ["pgrep", "-f", "^ray::HomeAgent"]
     with searching(cluster, name="agent", trials=[{**SETTINGS, "host": "w1"}]) as running:
-        wait_until_under_way(experiment(cluster, "agent"), "w1")
+        wait_until_under_way(cluster, experiment(cluster, "agent"), "w1")
         (agent,) = cluster.exec("head", agents).stdout.split()
         cluster.exec("head", ["kill", "-KILL", agent])
         cluster.fast("w1")
@@ -145,7 +158,7 @@ def test_a_killed_driver_leaves_whole_checkpoints_and_a_restore_goes_on_from_the
     process = start_driver(cluster, name, state_every_s=1 if names_it else 1000)
     if names_it:
         wait_for(lambda: "checkpoint_000000" in state_text(root), "state that names a checkpoint")
-    trial = wait_until_under_way(root, "w1")
+    trial = wait_until_under_way(cluster, root, "w1")
     send(process, signal.SIGKILL)
     process.wait()
     assert ("checkpoint_000000" in state_text(root)) == names_it
@@ -192,7 +205,7 @@ def test_a_worker_host_that_dies_in_the_middle_of_a_transfer_costs_that_transfer
 ) -> None:
     root = experiment(cluster, "host")
     with searching(cluster, name="host", trials=[SETTINGS] * 4, max_failures=3) as running:
-        caught = wait_until_under_way(root, "w1")
+        caught = wait_until_under_way(cluster, root, "w1", trials_count=4)
         (left,) = root.glob(f".tune_sync/staging/{caught}/checkpoint_000001/*")
         cluster.kill("w1")
         wait_for(lambda: not left.exists(), "what w1 left to be dropped")
@@ -221,7 +234,7 @@ def test_a_host_that_was_cut_off_and_comes_back_changes_nothing(cluster: Cluster
         first = json.loads(state.read_text())["node"]
         (other,) = {"w1", "w2"} - {first}
         cluster.fast(other)
-        trial = wait_until_under_way(root, first)
+        trial = wait_until_under_way(cluster, root, first)
         cluster.cut(first)
         wait_for(lambda: (root / trial / "checkpoint_000001").exists(), "the trial on another host")
         cluster.heal(first)

@@ -17,7 +17,7 @@ from tests.hosts.memory import processes
 
 pytestmark = pytest.mark.hosts
 
-STEP_S = 60.0
+STEP_S = 90.0
 # Ray gives a call up after three tries of some ten seconds.
 STOP_S = 55.0
 CABLE_MBIT = 400
@@ -115,15 +115,15 @@ def report_to_a_hanging_home(
 def test_a_hanging_home_fails_the_report_in_time_and_late_chunks_change_nothing(
     cluster: Cluster,
 ) -> None:
-    timeout_s = 6.0  # longer than a home may stand still on a busy machine
+    timeout_s = 12.0  # longer than a home may stand still on a busy machine
     found = report_to_a_hanging_home(
         cluster, "hanging", timeout_s, lambda: wait_for(cluster, "hanging-told")
     )
     told = found["told"]
     assert "sync_timeout" in told["text"]
-    assert "6 s" in told["text"]
+    assert "12 s" in told["text"]
     assert told["type"] == "SyncTimeoutError" or "SyncTimeoutError" in told["text"]
-    assert 5.5 < told["seconds"] < 50
+    assert 11.5 < told["seconds"] < 50
     sent = found["digests"]
     assert found["found"] == {"0": sent[0], "2": sent[2]}
     assert found["leftovers"] == []

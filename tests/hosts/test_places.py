@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -36,22 +36,26 @@ def owners(root: Path) -> set[str]:
     return {json.loads(manifest.read_text())["owner"] for manifest in manifests}
 
 
-def claim_at_once(cluster: Cluster, name: str, pause_s: float = 0.1) -> list[dict[str, Any]]:
-    """Two drivers that start a run in the same second."""
+def claim_at_once(cluster: Cluster, name: str, told_at: int = -1) -> list[dict[str, Any]]:
+    """Two drivers that start a run in the same second; who is told goes on when one has ended."""
     start_at_s = int(time.time() + START_S) + 0.2
+    on_all(cluster, "rm -f ~/go_on")
 
     def drive(number: int) -> dict[str, Any]:
         time.sleep(0.1 * number)
-        args = ["fit", name, start_at_s, 3, pause_s]
+        args = ["fit", name, start_at_s, 3, 0.1, told_at]
         return cluster.drive("head", f"{DRIVERS}/claim.py", args)
 
     with ThreadPoolExecutor() as pool:
-        return list(pool.map(drive, range(2)))
+        drivers = [pool.submit(drive, number) for number in range(2)]
+        wait(drivers, return_when=FIRST_COMPLETED)
+        on_all(cluster, "touch ~/go_on")
+        return [driver.result() for driver in drivers]
 
 
 @pytest.mark.lowest_slow
 def test_of_two_runs_with_one_name_in_one_second_exactly_one_runs(cluster: Cluster) -> None:
-    found = claim_at_once(cluster, "same", 1.0)  # the one goes on when the other comes late
+    found = claim_at_once(cluster, "same", 1)  # the one goes on until the other has come
     (winner,) = [f for f in found if "error" not in f]
     (loser,) = [f for f in found if "error" in f]
     assert (winner["errors"], winner["step"]) == ([], 2)

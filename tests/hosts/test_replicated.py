@@ -80,9 +80,8 @@ def reported(root: Path) -> list[dict[str, Any]]:
 def test_what_was_reported_as_replicated_outlives_the_host_that_wrote_it(cluster: Cluster) -> None:
     root = experiment(cluster, "outlives")
     trials = [{**SETTINGS, "steps": 4, "hold_at": 3}]
-    with searching(
-        cluster, name="outlives", sync=REPLICATED, trials=trials, max_failures=2
-    ) as running:
+    sync = {**REPLICATED, "max_bandwidth_bytes_per_s": 200_000}  # seven seconds each
+    with searching(cluster, name="outlives", sync=sync, trials=trials, max_failures=2) as running:
         wait_for(lambda: len(reported(root)) == 3 or running.done(), "three reports")
         host = reported(root)[0]["node"]
         assert len(published(root)) < 3, "nothing would be lost"

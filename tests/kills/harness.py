@@ -39,8 +39,8 @@ from tests.kills.plan import (
 )
 from tests.kills.training import LIFE, STOP, notes_file
 
-START_TIMEOUT_S = 90.0
-END_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 180.0
+END_TIMEOUT_S = 200.0
 LOOK_S = 0.05
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from tests.local.trainables import HALF, halts
 from tune_sync import RunConfig, SyncConfig
 from tune_sync.layout import MANIFESTS_DIR, STAGING_DIR
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 150.0
 
 
 class Halting:
@@ -62,7 +63,10 @@ class Halting:
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        """The destination takes no checkpoint as long as the block."""
+        """The destination takes no checkpoint as long as the block.
+
+        All that was sent before is stored, and what is left of its way may go.
+        """
         staging = self.root / STAGING_DIR
         aside = staging.with_name("aside")
         if staging.exists():
@@ -71,9 +75,8 @@ class Halting:
         try:
             yield
         finally:
-            staging.unlink()
-            if aside.exists():
-                aside.rename(staging)
+            staging.unlink()  # whoever sends makes it again, maybe at once
+            shutil.rmtree(aside, ignore_errors=True)
 
     def _fit(self) -> None:
         try:

@@ -143,19 +143,26 @@ def large(config: dict[str, Any]) -> None:
             tune.report({"score": shuffled(trial, step)}, checkpoint=checkpoint)
 
 
+def files_below(directory: Path) -> dict[tuple[int, int], int]:
+    """What a file is known by -> how many bytes it takes."""
+    found = {}
+    for top, _, names in os.walk(directory):
+        for name in names:
+            with suppress(FileNotFoundError):  # it went just then
+                info = os.stat(os.path.join(top, name))
+                found[info.st_ino, info.st_ctime_ns] = info.st_size
+    return found
+
+
 @contextmanager
 def measured(directory: Path) -> Iterator[list[int]]:
-    """Notes all the time how many bytes a directory takes."""
+    """Notes all the time how many bytes a directory takes: of files that were there together."""
     sizes, is_over = [0], threading.Event()
 
     def look() -> None:
         while not is_over.wait(0.02):
-            size_bytes = 0
-            for top, _, names in os.walk(directory):
-                for name in names:
-                    with suppress(FileNotFoundError):  # it went just then
-                        size_bytes += os.stat(os.path.join(top, name)).st_size
-            sizes.append(size_bytes)
+            before, after = files_below(directory), files_below(directory)
+            sizes.append(sum(before[file] for file in before.keys() & after.keys()))
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()

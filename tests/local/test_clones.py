@@ -29,24 +29,34 @@ KEPT_COUNT = INTERVAL + 1  # with fewer, one is gone when another trial is told 
 def loop(config: dict[str, Any]) -> None:
     """One that goes on from another trial's checkpoint needs long for a checkpoint of its own.
 
-    All begin together: one that ends before another one begins is not cloned.
+    All begin together: one that ends before another one begins is not cloned. The worse one waits
+    for its first chance to be a clone, and the better one for the clone to begin.
     """
     trial_id, first = tune.get_context().get_trial_id(), 0
+    reported, cloned = (Path(config["begun"]).with_name(name) for name in ("reported", "cloned"))
+    is_better = config["rate"] == max(RATES)
     found = tune.get_checkpoint()
     if found is not None:
         with found.as_directory() as directory:
             came_from = read_checkpoint(directory)
         first = came_from["step"] + 1
         if came_from["trial"] != trial_id:
+            cloned.touch()
             time.sleep(SLOW_S)
     else:
         Path(config["begun"], trial_id).touch()
         wait_for(lambda: len(os.listdir(config["begun"])) == len(RATES), "the others")
     for step in range(first, STEPS):
+        if first == 0 and step == INTERVAL - 1 and not is_better:
+            wait_for(reported.exists, "the better one")
+        if first == 0 and step == STEPS - 1 and is_better:
+            wait_for(cloned.exists, "a clone")
         with tempfile.TemporaryDirectory() as made:
             write_checkpoint(Path(made), {}, {"step": step, "trial": trial_id})
             metrics = {"step": step, "score": step + 100 * config["rate"], "is_clone": first > 0}
             tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(made))
+        if step == INTERVAL:  # the driver has heard of the one before, which may be cloned
+            reported.touch()
         time.sleep(PAUSE_S)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,24 @@ def test_a_trial_goes_on_from_the_one_before_and_does_not_wait_for_what_was_remo
     assert "checkpoint_000001 is lost (it has gone from" in caplog.text
 
 
+@contextmanager
+def noting(mark: Path, what: str) -> Iterator[None]:
+    """Makes a file when the driver warns of something."""
+    handler = logging.Handler(logging.WARNING)
+
+    def note(record: logging.LogRecord) -> bool:
+        if what in record.getMessage():
+            mark.touch()
+        return False
+
+    handler.addFilter(note)
+    logging.getLogger("ray.tune_sync").addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger("ray.tune_sync").removeHandler(handler)
+
+
 @pytest.mark.lowest_slow
 def test_state_does_not_name_what_a_trial_has_lost_that_ended_before(
     local_ray: None, tmp_path: Path
@@ -59,8 +79,11 @@ def test_state_does_not_name_what_a_trial_has_lost_that_ended_before(
         upload_dir=far, wait_for="staged", staging_dir=staging,
         max_bandwidth_bytes_per_s=trainables.LARGE_BYTES // 40,
     )  # fmt: skip
-    told = {"far": str(far), "staging": str(staging)}
-    with pytest.raises(NotStoredError, match=r"checkpoint_000001( is lost:|;) it has gone"):
+    told = {"far": str(far), "staging": str(staging), "noticed": str(tmp_path / "noticed")}
+    with (
+        noting(tmp_path / "noticed", "is lost"),
+        pytest.raises(NotStoredError, match=r"checkpoint_000001( is lost:|;) it has gone"),
+    ):
         tune.Tuner(
             trainables.loses_its_last_one,
             param_space={**told, "is_lost": tune.grid_search([True, False])},

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,11 @@ def test_all_that_is_reported_arrives_and_nothing_stays(
     wait_for(lambda: not leftovers(tmp_path), "staging to be empty")
 
 
+def is_registered(config: dict[str, Any], step: int) -> bool:
+    """Whether a checkpoint is published, which comes after that."""
+    return any(Path(config["notes"], "far/x/.tune_sync/manifests").glob(f"*/*{step}.json"))
+
+
 def stumbles(config: dict[str, Any]) -> None:
     found, first = tune.get_checkpoint(), 0
     if found is not None:
@@ -115,7 +120,7 @@ def stumbles(config: dict[str, Any]) -> None:
             write_checkpoint(staged.path, {}, {"step": step})
             tune.report({"step": step}, checkpoint=staged.checkpoint)
             if first == 0 and step == 1:
-                time.sleep(2.0)  # so that it is registered
+                wait_for(partial(is_registered, config, step), "the driver to have heard of it")
                 with tune_sync.staged_checkpoint() as half:
                     write_checkpoint(half.path, {}, {"step": -2})
                     note(config, str(half.path))

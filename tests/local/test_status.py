@@ -16,7 +16,7 @@ from tests.local.halting import eventually, halting
 from tests.local.trainables import HALF, HALT_BYTES
 from tune_sync.errors import ConfigError
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 150.0
 
 
 @pytest.mark.lowest

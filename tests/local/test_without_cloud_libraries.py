@@ -102,7 +102,7 @@ def test_no_cloud_library_is_needed_but_for_a_bucket_which_names_it(tmp_path: Pa
         str(tmp_path / "results"),
         ",".join(HIDDEN),
     ]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=280, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(lines[-1].removeprefix("RESULT"))

@@ -183,17 +183,23 @@ def loses_its_last_one(config: dict[str, Any]) -> None:
     save(0, 0)
     while len(list(Path(config["far"]).glob("x/.tune_sync/manifests/*/*0.json"))) < TRIALS_COUNT:
         time.sleep(0.05)
+    ended = Path(config["staging"]).with_name("ended")
     if config["is_lost"]:
         save(1, LARGE_COUNT)
+        ended.with_name("ending").write_text(str(os.getpid()))
+        ended.with_name("ending").rename(ended)
         return
-    while not (found := directories(config["staging"], "checkpoint_000001")):
+    # Until the other trial and its process are over.
+    while not ended.exists() or Path("/proc", ended.read_text()).exists():
         time.sleep(0.05)
     time.sleep(NOTICED_S)
+    found = directories(config["staging"], "checkpoint_000001")
     for path in found:
         shutil.rmtree(path, ignore_errors=True)
     # One that is new sees at once what is not there.
     subprocess.run(["pkill", "-KILL", "-P", str(os.getppid()), "-f", "^ray::NodeAgent"], check=True)
-    time.sleep(2 * NOTICED_S)
+    while not Path(config["noticed"]).exists():
+        time.sleep(0.05)
 
 
 def loses_what_it_has_staged(config: dict[str, Any]) -> None:

@@ -19,17 +19,17 @@ from tune_sync.homes.lease import Lease
 from tune_sync.homes.shared.home import SharedHome
 from tune_sync.homes.shared.site import SharedSite
 from tune_sync.manifest import seal_from_json
-from tune_sync.testing.transport_pair import wait_until
 
 Mount = Callable[..., Path]
+TICK_S = 0.02  # times of files are as fine as the kernel's ticks
 FILES = {"a": b"1", "d/b": b"22" * 5000}
 
 
 class Nodes:
-    """A driver, a node that writes, and one that reads; `driver_s`: it alone sees late."""
+    """A driver, a node that writes, and one that reads; `hidden_while`: from the driver alone."""
 
-    def __init__(self, mounted: Mount, driver_s: float = 0.0, **faults: object) -> None:
-        driver = {**faults, "delay_s": driver_s} if driver_s else faults
+    def __init__(self, mounted: Mount, hidden_while: str = "", **faults: object) -> None:
+        driver = {**faults, "hidden_while": hidden_while}
         self.roots = [mounted(**given) / "exp" for given in (driver, faults, faults)]
         site = SharedSite(self.roots[0])
         site.check()
@@ -120,20 +120,25 @@ def test_the_parts_of_ranks_on_two_nodes_are_put_together(made: Callable[..., No
 
 
 def test_a_part_that_is_seen_too_late_is_never_left_out(
-    made: Callable[..., Nodes], monkeypatch: pytest.MonkeyPatch
+    made: Callable[..., Nodes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    nodes = made(driver_s=4.0)  # it looks before, however busy this machine is
+    hides = tmp_path / "hides"
+    nodes = made(hidden_while=str(hides))
     checkpoint = "trial/checkpoint_000000"
     rank_1 = SharedHome(nodes.roots[2], "me", 1, "node w2")
     attempts = [sealed(nodes.writer.committer, {"a": b"1"}, checkpoint)]
     rank_1.committer.begin(checkpoint)  # it sees the directory of the checkpoint
-    wait_until(lambda: nodes.sees(checkpoint, attempts[0]))
+    assert nodes.sees(checkpoint, attempts[0])
+    time.sleep(TICK_S)
+    hides.touch()
+    time.sleep(TICK_S)
     attempts.append(sealed(rank_1.committer, {"d/b": b"22"}, checkpoint, rank=1))
     monkeypatch.setattr(disk, "VISIBLE_WITHIN_S", 0.3)
     with pytest.raises(NotWholeError, match=f"parts of {checkpoint} .*{attempts[1]}/seal.json"):
         nodes.driver.committer.place(checkpoint, attempts=attempts)
     assert nodes.driver.store.info(checkpoint) is None
-    wait_until(lambda: nodes.sees(checkpoint, attempts[1]))
+    hides.unlink()
+    assert nodes.sees(checkpoint, attempts[1])
     recovery = SharedHome(nodes.roots[0], "me").committer.recover(waits=True)
     assert recovery.completed == (checkpoint,)
     assert nodes.read(checkpoint) == {"a": b"1", "d/b": b"22"}

@@ -233,7 +233,7 @@ def test_a_report_whose_bucket_does_not_answer_is_staged_and_training_goes_on(
 ) -> None:
     space = {"steps": 4, "notes": str(tmp_path)}
     fields: dict[str, Any] = {
-        "wait_for": "stored", "on_sync_error": "continue", "sync_timeout": 5,
+        "wait_for": "stored", "on_sync_error": "continue", "sync_timeout": 8,
     }  # fmt: skip
     config = behind("continues", tmp_path, **fields)
     fit = Fit(tune.Tuner(notes_steps, param_space=space, run_config=config))

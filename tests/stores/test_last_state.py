@@ -18,13 +18,14 @@ from ray import tune
 from tests.stores.proxy import Faults, Handler, proxy
 from tests.stores.seaweed import S3Server, s3
 from tests.stores.steps import first_step
+from tests.stores.test_behind import wait_for
 from tune_sync import RunConfig, SyncConfig, restore_kwargs
 
 URL, NAME = "s3://bucket/results", "raises"
 PREFIX = f"results/{NAME}/"
 FIRST = "checkpoint_000000"
 STEPS = 3
-TIMEOUT_S = 60.0
+TIMEOUT_S, PAUSE_S = 60.0, 2.0
 
 
 class StateWaits(Handler):
@@ -32,11 +33,13 @@ class StateWaits(Handler):
 
     may_pass: threading.Event
     put: list[str]
+    held: Path
 
     def pass_on(self, body: bytes, fault: str) -> None:
         is_state = self.command == "PUT" and "/experiment_state" in self.path
         is_held = is_state and FIRST.encode() in body
         if is_held:
+            self.held.touch()
             self.may_pass.wait(TIMEOUT_S)
         super().pass_on(body, fault)
         if is_held:
@@ -73,7 +76,9 @@ def slowly(config: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "step").write_text(str(step))
             tune.report({"step": step}, checkpoint=tune.Checkpoint.from_directory(folder))
-        time.sleep(0.0 if step else 4.0)  # Ray saves its state, and copies it
+        if step == 0:
+            wait_for(Path(config["held"]))  # a state that names it is on its way
+            time.sleep(PAUSE_S)  # and Ray may save it, and copy it, again
 
 
 def checkpoints(server: S3Server) -> set[str]:
@@ -83,11 +88,12 @@ def checkpoints(server: S3Server) -> set[str]:
 
 
 def test_what_the_last_state_names_stays_and_a_restore_deletes_it(
-    own_server: S3Server, monkeypatch: pytest.MonkeyPatch
+    own_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUNE_GLOBAL_CHECKPOINT_S", "0")
     may_pass, put = threading.Event(), list[str]()
-    with proxy(own_server.endpoint_url, Faults(), StateWaits, may_pass=may_pass, put=put) as url:
+    given: dict[str, Any] = {"may_pass": may_pass, "put": put, "held": tmp_path / "held"}
+    with proxy(own_server.endpoint_url, Faults(), StateWaits, **given) as url:
         options = {**own_server.options, "endpoint_url": url}
         config: Any = RunConfig(
             name=NAME, verbose=0, callbacks=[Breaks(may_pass, put)],
@@ -95,11 +101,12 @@ def test_what_the_last_state_names_stays_and_a_restore_deletes_it(
             checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
         )  # fmt: skip
         with pytest.raises(Exception, match="cannot save"):
-            tune.Tuner(slowly, run_config=config).fit()
+            space = {"held": str(tmp_path / "held")}
+            tune.Tuner(slowly, param_space=space, run_config=config).fit()
         named = set(re.findall(r"checkpoint_\d{6}", put[-1]))
         assert named == {FIRST}
         assert named <= checkpoints(own_server)
-        given = restore_kwargs(f"{URL}/{NAME}", options)
-        (result,) = tune.Tuner.restore(trainable=slowly, resume_errored=True, **given).fit()
+        place = restore_kwargs(f"{URL}/{NAME}", options)
+        (result,) = tune.Tuner.restore(trainable=slowly, resume_errored=True, **place).fit()
         assert result.error is None and result.metrics["step"] == STEPS - 1
     assert checkpoints(own_server) == {f"checkpoint_{STEPS - 1:06}"}

@@ -17,7 +17,7 @@ from tune_sync import RunConfig, SyncConfig
 from tune_sync.errors import StoreDeniedError
 
 URL = "s3://bucket/runs/exp"
-SOON_S = 60.0
+SOON_S = 150.0
 
 
 class ShakyFileSystem(fsspec.AbstractFileSystem):  # type: ignore[misc]

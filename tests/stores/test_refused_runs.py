@@ -22,7 +22,7 @@ USERS = {
     "writer": ["Write"],
     "stranger": ["Read:o", "Write:o", "List:o"],
 }
-SOON_S = 60.0
+SOON_S = 150.0
 ENGINES = ("obstore", "pyarrow")
 BY_DEFAULT = pytest.param({}, marks=pytest.mark.slow)
 

@@ -29,7 +29,7 @@ from tune_sync.errors import (
 
 URL = "s3://bucket/results"
 LARGE_BYTES = 40 << 20
-SOON_S = 60.0
+SOON_S = 150.0
 
 
 def plain_s3() -> pafs.S3FileSystem:

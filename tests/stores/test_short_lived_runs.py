@@ -28,7 +28,7 @@ from tune_sync import RunConfig, SyncConfig, restore_kwargs
 STEPS = 12
 MANY = {f"key{number}": ["Admin", "Read", "Write", "List"] for number in range(300)}
 REFUSED_S = 6.0
-START_S = 60.0
+START_S = 200.0
 URL = "s3://bucket/results"
 
 

@@ -26,7 +26,7 @@ from tune_sync.errors import (
     StoreUnreachableError,
 )
 
-SOON_S = 60.0
+SOON_S = 150.0
 
 
 @pytest.fixture(scope="module")

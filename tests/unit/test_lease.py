@@ -31,7 +31,7 @@ from tune_sync.homes.lease import (
 )
 from tune_sync.layout import LEASE_KEY
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 
 
 @pytest.fixture

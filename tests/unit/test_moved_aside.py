@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -19,10 +21,10 @@ from tune_sync.homes.lease import Holder, Lease, locked, read_holder
 from tune_sync.homes.sites import LocalSite, holds_experiment, make_way
 from tune_sync.layout import LEASE_KEY
 from tune_sync.run import Run
+from tune_sync.testing.transport_pair import wait_until
 
 STATE = "experiment_state-2026.json"
-WAIT_S = 0.3
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 
 
 @pytest.fixture
@@ -44,15 +46,35 @@ def start(root: Path) -> None:
     make_way(LocalSite(root), "move_aside", "", lambda holder: False)
 
 
-def is_waiting(future: Future[None]) -> bool:
-    time.sleep(WAIT_S)
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Inodes of locks that somebody asked for while another one had them."""
+    flock, inodes = fcntl.flock, list[int]()
+
+    def noting(file: IO[str], operation: int) -> None:
+        try:
+            flock(file, operation)
+        except BlockingIOError:
+            inodes.append(os.fstat(file.fileno()).st_ino)
+            raise
+
+    monkeypatch.setattr(fcntl, "flock", noting)
+    return inodes
+
+
+def is_waiting(future: Future[None], root: Path, refused: list[int]) -> bool:
+    """Wait until it has asked for the lock that is there now; whether it goes on asking."""
+    lock = (root / LEASE_KEY).with_suffix(".lock").stat().st_ino
+    wait_until(lambda: lock in refused or future.done())
     return not future.done()
 
 
-def test_who_took_the_directory_meanwhile_keeps_it(root: Path, pool: ThreadPoolExecutor) -> None:
+def test_who_took_the_directory_meanwhile_keeps_it(
+    root: Path, pool: ThreadPoolExecutor, refused: list[int]
+) -> None:
     with locked(root / LEASE_KEY):
         late = pool.submit(start, root)
-        assert is_waiting(late)
+        assert is_waiting(late, root, refused)
         holder = Holder("other", "far", 12, "another machine", "345", time.time())
         (root / LEASE_KEY).write_text(json.dumps(asdict(holder)))
     with pytest.raises(LeaseHeldError, match=r"process 12 on host far"):
@@ -61,11 +83,11 @@ def test_who_took_the_directory_meanwhile_keeps_it(root: Path, pool: ThreadPoolE
 
 
 def test_what_another_one_has_moved_aside_is_not_missed_nor_moved_again(
-    root: Path, pool: ThreadPoolExecutor
+    root: Path, pool: ThreadPoolExecutor, refused: list[int]
 ) -> None:
     with locked(root / LEASE_KEY):
         late = pool.submit(start, root)
-        assert is_waiting(late)
+        assert is_waiting(late, root, refused)
         root.rename(root.with_name("aside"))
         (root / ".tune_sync").mkdir(parents=True)
         (root / "new").touch()
@@ -74,16 +96,18 @@ def test_what_another_one_has_moved_aside_is_not_missed_nor_moved_again(
     assert sorted(path.name for path in root.parent.iterdir()) == ["aside", "exp"]
 
 
-def test_a_lease_is_taken_where_its_directory_is_now(root: Path, pool: ThreadPoolExecutor) -> None:
+def test_a_lease_is_taken_where_its_directory_is_now(
+    root: Path, pool: ThreadPoolExecutor, refused: list[int]
+) -> None:
     lease = Lease(root, "me")
     with ExitStack() as newer:
         with locked(root / LEASE_KEY):
             late = pool.submit(lease.acquire)
-            assert is_waiting(late)
+            assert is_waiting(late, root, refused)
             root.rename(root.with_name("aside"))
             (root / ".tune_sync").mkdir(parents=True)
             newer.enter_context(locked(root / LEASE_KEY))  # by whoever starts there now
-        assert is_waiting(late)
+        assert is_waiting(late, root, refused)
     late.result(TIMEOUT_S)
     holder = read_holder(root / LEASE_KEY)
     assert holder is not None

@@ -47,10 +47,16 @@ def nodes() -> list[dict[str, Any]]:
     ]
 
 
-def silent(ref: object, timeout: float) -> None:
-    """As `ray.get` of what does not come."""
-    time.sleep(timeout)
-    raise exceptions.GetTimeoutError("no answer")
+class Silent:
+    """As `ray.get` of what does not come; adds up how long that was waited for."""
+
+    def __init__(self) -> None:
+        self.waited_s = 0.0
+
+    def __call__(self, ref: object, timeout: float) -> None:
+        self.waited_s += timeout
+        time.sleep(timeout)
+        raise exceptions.GetTimeoutError("no answer")
 
 
 @pytest.mark.parametrize(
@@ -63,6 +69,7 @@ def silent(ref: object, timeout: float) -> None:
 def test_all_together_have_the_time_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, check: Callable[[Path], None]
 ) -> None:
+    silent = Silent()
     named = {"nodes": nodes, "get": silent, "exceptions": exceptions}
     for each in {module, probe}:
         monkeypatch.setattr(each, "ray", SimpleNamespace(**named))
@@ -70,4 +77,6 @@ def test_all_together_have_the_time_of_one(
         monkeypatch.setattr(each, "PROBE_TIMEOUT_S", TIMEOUT_S)
     began_s = time.monotonic()
     check(tmp_path)
-    assert TIMEOUT_S <= time.monotonic() - began_s < 2 * TIMEOUT_S
+    assert time.monotonic() - began_s >= TIMEOUT_S
+    # By what they are given: how long all of it takes is the machine's affair.
+    assert silent.waited_s <= 1.01 * TIMEOUT_S

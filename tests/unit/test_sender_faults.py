@@ -220,7 +220,7 @@ def test_a_disk_that_hangs_as_something_is_taken_in_holds_up_nobody_who_asks(
         assert is_hanging.wait(TIMEOUT_S)
         told = threading.Event()
         threading.Thread(target=lambda: (sender.status(), told.set()), daemon=True).start()
-        assert told.wait(2.0)
+        assert told.wait(TIMEOUT_S / 2)
     finally:
         goes_on.set()
         reporting.join(TIMEOUT_S)

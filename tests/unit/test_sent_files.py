@@ -28,7 +28,7 @@ from tune_sync.transfer.streams import FileStream
 from tune_sync.versions import Versions
 
 KEY = "experiment_state-2026.json"
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 
 
 class CountingBucket(MemoryBucket):

@@ -16,7 +16,7 @@ from tune_sync.agents.home_agent import HomeAgent
 from tune_sync.homes.home import LocalHome
 from tune_sync.layout import FORMAT_KEY, manifest_key
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 # How long one waits for the other, which does not come if they take turns.
 MEET_S = 0.5
 

@@ -21,6 +21,8 @@ class Weakness:
 
     Attributes:
         delay_s: What came through another mount is seen after this long.
+        hidden_while: A file elsewhere. While it is there, nothing is seen that came through another
+            mount after it.
         no_replace: Renaming over a file fails with EEXIST.
         no_fsync: fsync of files and directories fails with ENOTSUP.
         no_fsync_of_directories: Only that, with EINVAL.
@@ -34,6 +36,7 @@ class Weakness:
     """
 
     delay_s: float = 0.0
+    hidden_while: str = ""
     no_replace: bool = False
     no_fsync: bool = False
     no_fsync_of_directories: bool = False

@@ -46,11 +46,20 @@ class Server:
     def see(self, path: str) -> os.stat_result:
         """What is at a path, if this mount shows it already."""
         found = os.lstat(path)
-        fresh = time.time() - found.st_ctime < self.weak.delay_s
+        fresh = time.time() - found.st_ctime < self.weak.delay_s or self.is_hidden(found)
         if fresh and found.st_ino not in self.shown and path != self.paths[ROOT]:
             raise fail(errno.ENOENT)
         self.shown.add(found.st_ino)
         return found
+
+    def is_hidden(self, found: os.stat_result) -> bool:
+        """Whether it came after the file that hides such things, and that is still there."""
+        try:
+            return bool(self.weak.hidden_while) and (
+                found.st_ctime_ns > os.lstat(self.weak.hidden_while).st_ctime_ns
+            )
+        except FileNotFoundError:
+            return False
 
     def entry(self, path: str, *, mine: bool = False) -> bytes:
         if mine:
