@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -393,3 +394,19 @@ def test_a_lease_that_was_taken_from_the_living_is_not_handed_back(
     lease.acquire(may_take=lambda holder: True)
     lease.hand_back()
     assert read_holder(tmp_path / LEASE_KEY) is None
+
+
+def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "LOCK_TRIES", 2)
+    file = tmp_path / "lease.json"
+    with locked(file):
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+    try:
+        with locked(file):
+            assert child.is_alive()
+    finally:
+        child.kill()
+        child.join()

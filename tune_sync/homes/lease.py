@@ -247,7 +247,10 @@ def locked(file: Path) -> Iterator[None]:
             _lock(lock)
             # Else its directory was moved aside while we waited. Inodes of some disks are not one.
             if last or _is_at(lock, path):
-                yield
+                try:
+                    yield
+                finally:  # to close it does not, while a process lives that was forked just now
+                    fcntl.flock(lock, fcntl.LOCK_UN)
                 return
 
 
