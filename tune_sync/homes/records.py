@@ -66,6 +66,15 @@ class Records:
             for attempt in self.store.list(f"{layout.STAGING_DIR}/{checkpoint}")
         ]
 
+    def is_placed(self, checkpoint: str, attempts: Collection[str]) -> bool:
+        """Whether it was placed from these attempts, and `record` has not come to its end."""
+        intents = {layout.intent_key(checkpoint, attempt): attempt for attempt in attempts}
+        return any(
+            self.store.info(layout.staged_key(checkpoint, intents[intent])) is None
+            for intent in self._intents(checkpoint)
+            if intent in intents
+        )
+
     # For those who order writes
 
     def _seals(self, checkpoint: str, only: Collection[str] | None = None) -> list[Seal]:
