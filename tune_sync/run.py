@@ -119,7 +119,7 @@ class Run:
         try:
             look()
             if on_existing == "resume":  # read before anything is swept
-                run.saved_trials = saved_trials(run.home, site.where)
+                run.saved_trials = saved_trials(run.home, site.where, checkpoint_depth)
             if on_existing == "error" and site.holds_experiment():  # it came up since we looked
                 raise exists_already(site, ways_out)
             run.recover(waits=on_existing == "resume")

@@ -33,16 +33,14 @@ STATE_NAME = "experiment_state"
 SHOWN_COUNT = 5
 
 
-class StateStream(FileStream):
+class CopiedStream(FileStream):
     """A `FileStream` that keeps a copy of what is written into it.
 
     Attributes:
         body: That copy.
-        arrived: See `Versions.copying`.
     """
 
     body = b""
-    arrived: Callable[[], None] = staticmethod(lambda: None)
 
     def write(self, data: bytes | memoryview) -> int:
         """Take bytes."""
@@ -50,18 +48,33 @@ class StateStream(FileStream):
         return super().write(data)
 
 
+class StateStream(CopiedStream):
+    """That of a state of Ray Tune.
+
+    Attributes:
+        arrived: See `Versions.copying`.
+    """
+
+    arrived: Callable[[], None] = staticmethod(lambda: None)
+
+
 class SentFiles:
     """Used by one filesystem. Methods may be called from any thread.
 
     Args:
         tell: Called with the key of a file that is not stored, and why.
+        before: Says by the key of a file what has to take all of it before it is put in its place;
+            what that raises is why it is not stored.
 
     Attributes:
         unstored: Key of a file whose last version is not stored -> why.
     """
 
-    def __init__(self, tell: Callable[[str, Exception], None] = lambda key, error: None) -> None:
-        self._tell = tell
+    def __init__(
+        self, tell: Callable[[str, Exception], None] = lambda key, error: None,
+        before: Callable[[str], Callable[[bytes], None] | None] = lambda key: None,
+    ) -> None:  # fmt: skip
+        self._tell, self._before = tell, before
         self.unstored: dict[str, str] = {}  # no errors: their frames hold chunks
         self._digests: dict[str, str] = {}
         self._changed: set[str] = set()  # states of this run: those of earlier ones never do
@@ -74,6 +87,9 @@ class SentFiles:
         """A stream into a file that appears whole when it is closed; see `commit`."""
         commit = partial(self.commit, key=key, kind=kind, run=run, timeout_s=timeout_s)
         given = home, key, commit, partial(self.failed, key)
+        before = self._before(key)
+        if before is not None:
+            return _after(before, *given)
         if not key.startswith(STATE_NAME):
             return FileStream(*given)
         stream = StateStream(*given)
@@ -238,6 +254,18 @@ class SentFiles:
             run.state_written()
         self._note(key, stream.digest)
         self.unstored.pop(key, None)
+
+
+def _after(
+    before: Callable[[bytes], None], home: Home, key: str, commit: Callable[[FileStream], None],
+    on_error: Callable[[Exception], None],
+) -> FileStream:  # fmt: skip
+    def close(stream: FileStream) -> None:
+        before(copied.body)
+        commit(stream)
+
+    copied = CopiedStream(home, key, close, on_error)
+    return copied
 
 
 def _corrected(stream: FileStream, key: str, run: Run | None) -> FileStream | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from tune_sync.environment import longest_trial_name
 from tune_sync.errors import DamagedError
 from tune_sync.homes.home import Home
 from tune_sync.homes.store import Info
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 STATES = "experiment_state-*.json"
 # What Ray puts "_" for in the name of a trial's directory; older versions did so for the first
@@ -83,21 +86,25 @@ def beginning_of(name: str, tag: str) -> str:
     return f"{name}_{tag}"[:longest_count] + "_" if is_told else ""
 
 
-def saved_trials(home: Home, where: str) -> frozenset[TrialNames]:
-    """The trials in the newest state of an experiment; none if it never began.
+def saved_trials(home: Home, where: str, checkpoint_depth: int = 1) -> frozenset[TrialNames]:
+    """The trials in the newest state of an experiment; none if it never began, or is Ray Train's.
 
     Args:
         home: Of the experiment.
         where: Names it in errors.
+        checkpoint_depth: See `layout.classify`.
 
     Raises:
         DamagedError: The state cannot be read, or is missing where there are checkpoints.
         OSError: It could not be looked at.
     """
     top = home.list("", False) if home.info("") is not None else []
+    if not checkpoint_depth:
+        _check_train_record(home, where, any(e.key == layout.TRAIN_RECORD for e in top))
+        return frozenset()
     states = sorted((e for e in top if is_state(e.key)), key=lambda e: e.key)
     if not states:
-        if any(e.key.endswith(".json") for e in _manifests(home)):
+        if _manifests(home):
             raise DamagedError(
                 f"{where} holds checkpoints, but no {STATES} that names them; put that file back, "
                 "or choose another name to start afresh"
@@ -115,9 +122,22 @@ def saved_trials(home: Home, where: str) -> frozenset[TrialNames]:
         ) from error
 
 
+def _check_train_record(home: Home, where: str, is_there: bool) -> None:
+    """Raise DamagedError where Ray Train would begin afresh, as its record is gone."""
+    found = [] if is_there else _manifests(home)
+    if len(found) > 1:
+        raise DamagedError(
+            f"{where} holds checkpoints, but no {layout.TRAIN_RECORD} that names them; put that "
+            "file back, or choose another name to start afresh"
+        )
+    for manifest in found:  # a kill may have come between the first one and the record
+        logger.warning("%s begins afresh: nothing of Ray Train's names %s", where, manifest.key)
+
+
 def _manifests(home: Home) -> list[Info]:
-    found = home.info(layout.MANIFESTS_DIR)
-    return home.list(layout.MANIFESTS_DIR, True) if found is not None else []
+    if home.info(layout.MANIFESTS_DIR) is None:
+        return []
+    return [e for e in home.list(layout.MANIFESTS_DIR, True) if e.key.endswith(".json")]
 
 
 def check_restored(where: str, saved: Collection[TrialNames], running: Iterable[str]) -> None:

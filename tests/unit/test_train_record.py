@@ -1,0 +1,130 @@
+"""What Ray Train's record names is published before the record is put in its place."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as pafs
+import pytest
+
+from tests.unit.staged import sealed
+from tune_sync import layout
+from tune_sync.agents.connect import RayConnector
+from tune_sync.errors import DamagedError, NotStoredError, StoreFullError
+from tune_sync.filesystem import SyncHandler
+from tune_sync.homes.home import LocalHome
+from tune_sync.homes.saved_state import saved_trials
+from tune_sync.spec import Options, Spec
+from tune_sync.train_record import named_in
+
+FIRST, SECOND = "checkpoint_2026-11-30_04-35-06.000001", "checkpoint_2026-11-30_04-35-08.000002"
+
+
+def record(*names: str) -> bytes:
+    noted = [{"checkpoint_dir_name": name, "metrics": {}} for name in names]
+    latest = noted[-1] if noted else None
+    body = {"checkpoint_results": noted, "latest_checkpoint_result": latest}
+    return json.dumps(body).encode()
+
+
+class Controller:
+    """Does what that of Ray Train does with a report of two ranks."""
+
+    def __init__(self, root: Path) -> None:
+        spec = Spec(str(root), str(root.parent), root.name, "", None, Options(checkpoint_depth=0))
+        self.handler = SyncHandler(spec, RayConnector())
+        self.filesystem = pafs.PyFileSystem(self.handler)
+        self.root = root
+        self.home = self.handler._home()
+        assert isinstance(self.home, LocalHome)
+        self.committer = self.home.committer
+
+    def hear_of(self, checkpoint: str) -> None:
+        for rank in (0, 1):
+            data = {f"rank_{rank}": b"1"}
+            attempt = sealed(self.committer, data, checkpoint, ranks_count=2, rank=rank)
+            self.handler.uploads.heard_of([(checkpoint, attempt, rank)])
+
+    def note(self, *names: str) -> None:
+        with self.filesystem.open_output_stream(str(self.root / layout.TRAIN_RECORD)) as stream:
+            stream.write(record(*names))
+
+    def there(self, checkpoint: str) -> list[str]:
+        return sorted(path.name for path in (self.root / checkpoint).glob("*"))
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Controller:
+    return Controller(tmp_path / "exp")
+
+
+def test_what_is_named_is_there_and_counts_once(controller: Controller) -> None:
+    controller.hear_of(FIRST)
+    controller.note(FIRST)
+    assert controller.there(FIRST) == ["rank_0", "rank_1"]
+    assert controller.committer.manifest(FIRST) is not None
+    controller.handler.publish(str(controller.root / FIRST))
+    controller.note(FIRST)
+
+
+def test_what_it_does_not_name_is_published_when_the_callback_hears_of_it(
+    controller: Controller,
+) -> None:
+    controller.hear_of(FIRST)
+    controller.note()
+    assert controller.there(FIRST) == []
+    controller.handler.publish(str(controller.root / FIRST))
+    assert controller.there(FIRST) == ["rank_0", "rank_1"]
+
+
+def test_nothing_is_deleted_while_a_record_without_it_is_not_stored(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller.hear_of(FIRST)
+    controller.note(FIRST)
+    before = (controller.root / layout.TRAIN_RECORD).read_bytes()
+
+    def full(*args: Any, **named: Any) -> None:
+        raise StoreFullError(28, "no space left")
+
+    controller.hear_of(SECOND)
+    monkeypatch.setattr(controller.committer, "place", full)
+    with suppress(Exception):  # pyarrow drops it
+        controller.note(SECOND)
+    assert (controller.root / layout.TRAIN_RECORD).read_bytes() == before
+    with pytest.raises(NotStoredError, match=layout.TRAIN_RECORD):
+        controller.handler.delete_dir(str(controller.root / FIRST))
+    with pytest.raises(StoreFullError):
+        controller.handler.publish(str(controller.root / SECOND))
+    assert controller.there(FIRST) == ["rank_0", "rank_1"]
+    monkeypatch.undo()
+    controller.hear_of(SECOND)
+    controller.handler.publish(str(controller.root / SECOND))
+    controller.note(SECOND)
+    controller.handler.delete_dir(str(controller.root / FIRST))
+    assert controller.there(FIRST) == []
+    assert controller.there(SECOND) == ["rank_0", "rank_1"]
+
+
+def test_a_run_is_resumed_by_its_record_and_refused_where_that_is_gone(
+    controller: Controller,
+) -> None:
+    home, record_file = controller.home, controller.root / layout.TRAIN_RECORD
+    controller.hear_of(FIRST)
+    controller.note(FIRST)
+    assert saved_trials(home, "here", 0) == frozenset()
+    record_file.unlink()
+    assert saved_trials(home, "here", 0) == frozenset(), "a kill may have come before the first"
+    controller.hear_of(SECOND)
+    controller.note(FIRST, SECOND)
+    record_file.unlink()
+    with pytest.raises(DamagedError, match=f"here .*{layout.TRAIN_RECORD}"):
+        saved_trials(home, "here", 0)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"checkpoint_results": 1}', b"[" * 9999])
+def test_a_record_of_another_shape_names_nothing(body: bytes) -> None:
+    assert named_in(body) == []
