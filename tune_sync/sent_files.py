@@ -173,6 +173,11 @@ class SentFiles:
             if entry.key.startswith(STATE_NAME):
                 self._note(entry.key, _digest_at(run, entry.key) or "")
 
+    def begin_anew(self) -> None:
+        """Send all again: other processes may have replaced what this one has stored."""
+        with self._known:
+            self._digests = {}
+
     def held(self, key: str, kind: Kind, run: Run) -> HeldFile:
         """A file of the driver that is written later, unless it is on its way or there already.
 
