@@ -122,7 +122,7 @@ class Run:
                 run.saved_trials = saved_trials(run.home, site.where, checkpoint_depth)
             if on_existing == "error" and site.holds_experiment():  # it came up since we looked
                 raise exists_already(site, ways_out)
-            run.recover(waits=on_existing == "resume")
+            run.recover(waits=on_existing == "resume" and checkpoint_depth > 0)
         except BaseException:
             run.give_back()
             raise

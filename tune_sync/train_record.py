@@ -52,6 +52,7 @@ class Published:
     def __init__(self, uploads: Uploads, publish: Publish, checkpoint_depth: int) -> None:
         self._uploads, self._publish, self._depth = uploads, publish, checkpoint_depth
         self._early: dict[str, Conflicts] = {}
+        self._published: set[str] = set()  # workers tell again of what they reported before
         self._turn = threading.Lock()
 
     def before(self, key: str) -> Callable[[bytes], None] | None:
@@ -65,12 +66,19 @@ class Published:
             early = self._early.pop(checkpoint, None)
         if early is not None:
             return early
-        return self._publish(checkpoint, self._uploads.take(checkpoint), metrics)
+        found = self._publish(checkpoint, self._uploads.take(checkpoint), metrics)
+        if not self._depth:
+            with self._turn:
+                self._published.add(checkpoint)
+        return found
 
     def _publish_named(self, record: bytes) -> None:
         with self._turn:
-            for checkpoint in named_in(record):
+            named = named_in(record)
+            self._published.intersection_update(named)
+            for checkpoint in named:
                 attempts = self._uploads.reported_at(checkpoint)
-                if attempts:
+                if attempts and checkpoint not in self._published:
                     self._early[checkpoint] = self._publish(checkpoint, attempts, None)
+                    self._published.add(checkpoint)
                     self._uploads.take(checkpoint)  # not before: who comes next tries again

@@ -17,9 +17,12 @@ from tune_sync.errors import DamagedError, NotStoredError, StoreFullError
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.home import LocalHome
 from tune_sync.homes.saved_state import saved_trials
+from tune_sync.homes.sites import format_json
+from tune_sync.run import Run
 from tune_sync.spec import Options, Spec
 from tune_sync.train_record import named_in
 
+TIMEOUT_S = 10.0
 FIRST, SECOND = "checkpoint_2026-11-30_04-35-06.000001", "checkpoint_2026-11-30_04-35-08.000002"
 
 
@@ -37,16 +40,18 @@ class Controller:
         spec = Spec(str(root), str(root.parent), root.name, "", None, Options(checkpoint_depth=0))
         self.handler = SyncHandler(spec, RayConnector())
         self.filesystem = pafs.PyFileSystem(self.handler)
-        self.root = root
+        self.root, self.told = root, list[tuple[str, str, int]]()
         self.home = self.handler._home()
         assert isinstance(self.home, LocalHome)
         self.committer = self.home.committer
 
     def hear_of(self, checkpoint: str) -> None:
+        """A report says also what its worker has reported before."""
         for rank in (0, 1):
             data = {f"rank_{rank}": b"1"}
             attempt = sealed(self.committer, data, checkpoint, ranks_count=2, rank=rank)
-            self.handler.uploads.heard_of([(checkpoint, attempt, rank)])
+            self.told.append((checkpoint, attempt, rank))
+        self.handler.uploads.heard_of(self.told)
 
     def note(self, *names: str) -> None:
         with self.filesystem.open_output_stream(str(self.root / layout.TRAIN_RECORD)) as stream:
@@ -61,13 +66,21 @@ def controller(tmp_path: Path) -> Controller:
     return Controller(tmp_path / "exp")
 
 
-def test_what_is_named_is_there_and_counts_once(controller: Controller) -> None:
+def test_what_is_named_is_there_and_published_once(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
     controller.hear_of(FIRST)
     controller.note(FIRST)
     assert controller.there(FIRST) == ["rank_0", "rank_1"]
     assert controller.committer.manifest(FIRST) is not None
     controller.handler.publish(str(controller.root / FIRST))
-    controller.note(FIRST)
+    controller.hear_of(SECOND)
+    publish = controller.home.publish
+    monkeypatch.setattr(controller.home, "publish", lambda *a: asked.append(a[0]) or publish(*a))
+    controller.note(FIRST, SECOND)
+    controller.handler.publish(str(controller.root / SECOND))
+    assert asked == [SECOND]
 
 
 def test_what_it_does_not_name_is_published_when_the_callback_hears_of_it(
@@ -123,6 +136,17 @@ def test_a_run_is_resumed_by_its_record_and_refused_where_that_is_gone(
     record_file.unlink()
     with pytest.raises(DamagedError, match=f"here .*{layout.TRAIN_RECORD}"):
         saved_trials(home, "here", 0)
+
+
+def test_parts_of_which_not_all_came_go_when_a_run_is_resumed(controller: Controller) -> None:
+    """No node has staged the others: Ray Train stores what it reports."""
+    controller.hear_of(FIRST)
+    controller.note(FIRST)
+    sealed(controller.committer, {"rank_0": b"1"}, SECOND, ranks_count=2)
+    (controller.root / layout.FORMAT_KEY).write_bytes(format_json())
+    Run.open(controller.root, "resume", TIMEOUT_S, 0).give_back()
+    assert not (controller.root / layout.STAGING_DIR).exists()
+    assert controller.there(FIRST) == ["rank_0", "rank_1"] and controller.there(SECOND) == []
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"checkpoint_results": 1}', b"[" * 9999])
