@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
+import ray.train
 
 from tests.unit.staged import sealed
 from tune_sync import layout
@@ -120,6 +121,29 @@ def test_nothing_is_deleted_while_a_record_without_it_is_not_stored(
     controller.handler.delete_dir(str(controller.root / FIRST))
     assert controller.there(FIRST) == []
     assert controller.there(SECOND) == ["rank_0", "rank_1"]
+
+
+def test_a_record_that_is_not_stored_fails_the_report_of_what_it_names(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tune_sync.train_adapter import TrainCallback  # older Rays have nothing for it
+
+    callback = TrainCallback(controller.filesystem)
+    checkpoint = ray.train.Checkpoint(str(controller.root / FIRST), controller.filesystem)
+
+    def full(*args: Any, **named: Any) -> None:
+        raise StoreFullError(28, "no space left")
+
+    controller.hear_of(FIRST)
+    monkeypatch.setattr(controller.home, "commit_file", full)
+    with suppress(Exception):  # pyarrow drops it
+        controller.note(FIRST)
+    with pytest.raises(NotStoredError, match=f"{layout.TRAIN_RECORD}.*no space left"):
+        callback.after_report(None, [{}], checkpoint)
+    monkeypatch.undo()
+    controller.note(FIRST)
+    callback.after_report(None, [{}], checkpoint)
+    assert controller.there(FIRST) == ["rank_0", "rank_1"]
 
 
 def test_a_run_is_resumed_by_its_record_and_refused_where_that_is_gone(
