@@ -29,7 +29,7 @@ class TrainCallback(UserCallback):  # type: ignore[misc]
         """See `ray.train.UserCallback.after_report`.
 
         Raises:
-            NotStoredError: Ray's record, which it has just written, is not stored: pyarrow tells nobody.
+            NotStoredError: Ray's record, which it just wrote, is not stored, and it does not know.
             StoreError, OSError, …: The checkpoint cannot be published.
         """
         handler: SyncHandler = self._filesystem.handler
