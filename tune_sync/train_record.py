@@ -62,23 +62,22 @@ class Published:
 
     def of_report(self, checkpoint: str, metrics: Any) -> Conflicts:
         """Publish what was reported, or say what came of it where a record has named it before."""
+        if self._depth:
+            return self._publish(checkpoint, self._uploads.take(checkpoint), metrics)
         with self._turn:
             early = self._early.pop(checkpoint, None)
-        if early is not None:
-            return early
-        found = self._publish(checkpoint, self._uploads.take(checkpoint), metrics)
-        if not self._depth:
-            with self._turn:
-                self._published.add(checkpoint)
-        return found
+            return self._publish_reported(checkpoint, metrics) if early is None else early
 
     def _publish_named(self, record: bytes) -> None:
         with self._turn:
             named = named_in(record)
             self._published.intersection_update(named)
             for checkpoint in named:
-                attempts = self._uploads.reported_at(checkpoint)
-                if attempts and checkpoint not in self._published:
-                    self._early[checkpoint] = self._publish(checkpoint, attempts, None)
-                    self._published.add(checkpoint)
-                    self._uploads.take(checkpoint)  # not before: who comes next tries again
+                if checkpoint not in self._published and self._uploads.reported_at(checkpoint):
+                    self._early[checkpoint] = self._publish_reported(checkpoint, None)
+
+    def _publish_reported(self, checkpoint: str, metrics: Any) -> Conflicts:
+        found = self._publish(checkpoint, self._uploads.reported_at(checkpoint), metrics)
+        self._published.add(checkpoint)
+        self._uploads.take(checkpoint)  # not before: who comes next tries again
+        return found

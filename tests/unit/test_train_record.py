@@ -123,6 +123,24 @@ def test_nothing_is_deleted_while_a_record_without_it_is_not_stored(
     assert controller.there(SECOND) == ["rank_0", "rank_1"]
 
 
+def test_what_could_not_be_published_is_not_named_by_the_record_at_the_end(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any, **named: Any) -> None:
+        raise StoreFullError(28, "no space left")
+
+    controller.hear_of(FIRST)
+    monkeypatch.setattr(controller.committer, "place", full)
+    with pytest.raises(StoreFullError):
+        controller.handler.publish(str(controller.root / FIRST))
+    with suppress(Exception):  # pyarrow drops it
+        controller.note(FIRST)
+    assert not (controller.root / layout.TRAIN_RECORD).exists()
+    monkeypatch.undo()
+    controller.note(FIRST)
+    assert controller.there(FIRST) == ["rank_0", "rank_1"]
+
+
 def test_a_record_that_is_not_stored_fails_the_report_of_what_it_names(
     controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
