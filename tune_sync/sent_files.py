@@ -160,8 +160,8 @@ class SentFiles:
 
     def failed(self, key: str, error: Exception) -> None:
         """A file is not stored. pyarrow drops what `close` raises, and Ray only logs the rest."""
-        if isinstance(error, LeaseLostError):
-            return  # told by whoever checks the lease
+        if isinstance(error, LeaseLostError) and key != layout.TRAIN_RECORD:
+            return  # told by whoever checks the lease; whoever writes that record does not
         why = self.unstored[key] = str(error)
         logger.error("%s is not stored: %s", key, why)
         self._note(key, None)

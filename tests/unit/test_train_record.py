@@ -14,7 +14,7 @@ import ray.train
 from tests.unit.staged import sealed
 from tune_sync import layout
 from tune_sync.agents.connect import RayConnector
-from tune_sync.errors import DamagedError, NotStoredError, StoreFullError
+from tune_sync.errors import DamagedError, LeaseLostError, NotStoredError, StoreFullError
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.home import LocalHome
 from tune_sync.homes.saved_state import saved_trials
@@ -141,22 +141,23 @@ def test_what_could_not_be_published_is_not_named_by_the_record_at_the_end(
     assert controller.there(FIRST) == ["rank_0", "rank_1"]
 
 
+@pytest.mark.parametrize("why", [StoreFullError(28, "no space left"), LeaseLostError("taken over")])
 def test_a_record_that_is_not_stored_fails_the_report_of_what_it_names(
-    controller: Controller, monkeypatch: pytest.MonkeyPatch
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, why: Exception
 ) -> None:
     from tune_sync.train_adapter import TrainCallback  # older Rays have nothing for it
 
     callback = TrainCallback(controller.filesystem)
     checkpoint = ray.train.Checkpoint(str(controller.root / FIRST), controller.filesystem)
 
-    def full(*args: Any, **named: Any) -> None:
-        raise StoreFullError(28, "no space left")
+    def fail(*args: Any, **named: Any) -> None:
+        raise why
 
     controller.hear_of(FIRST)
-    monkeypatch.setattr(controller.home, "commit_file", full)
+    monkeypatch.setattr(controller.home, "commit_file", fail)
     with suppress(Exception):  # pyarrow drops it
         controller.note(FIRST)
-    with pytest.raises(NotStoredError, match=f"{layout.TRAIN_RECORD}.*no space left"):
+    with pytest.raises(NotStoredError, match=f"{layout.TRAIN_RECORD}.*(no space left|taken)"):
         callback.after_report(None, [{}], checkpoint)
     monkeypatch.undo()
     controller.note(FIRST)
