@@ -64,7 +64,7 @@ def reopen_handler(
     spec = Spec.from_plain(plain)
     connector.check_here(spec)
     handler = open_handler(spec, connector)
-    if handler.run is None and not handler.is_driver:  # a trial may have been elsewhere meanwhile
+    if not (reported or handler.run or handler.is_driver):  # a trial may have been elsewhere
         handler.files.begin_anew()
     handler.uploads.heard_of(tuple((c, a, rank) for c, a, *ranks in reported for rank in ranks))
     return handler

@@ -53,8 +53,8 @@ def test_a_process_that_is_given_a_trial_again_sends_what_another_one_has_replac
     spec = Spec("given-again", str(tmp_path), "exp", "", None, Options())
     path = tmp_path / "exp/trial/notes.txt"
 
-    def store(data: bytes) -> None:
-        filesystem = pafs.PyFileSystem(reopen_handler(spec.to_plain(), RayConnector(), ()))
+    def store(data: bytes, *reported: tuple[str, str, int]) -> None:
+        filesystem = pafs.PyFileSystem(reopen_handler(spec.to_plain(), RayConnector(), reported))
         handlers.append(filesystem.handler)
         with filesystem.open_output_stream(str(path)) as stream:
             stream.write(data)
@@ -65,3 +65,6 @@ def test_a_process_that_is_given_a_trial_again_sends_what_another_one_has_replac
     store(b"of this one")
     assert handlers[0] is handlers[1]
     assert path.read_bytes() == b"of this one"
+    path.unlink()
+    store(b"of this one", ("trial/checkpoint_000000", "a", 0))
+    assert not path.exists(), "a checkpoint that a worker reports is not a trial that is given"
