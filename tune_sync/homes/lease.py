@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -250,13 +250,14 @@ def locked(file: Path) -> Iterator[None]:
     for last in (False,) * MOVED_TRIES + (True,):
         with open(path, "a") as lock:
             _lock(lock)
-            # Else its directory was moved aside while we waited. Inodes of some disks are not one.
-            if last or _is_at(lock, path):
-                try:
+            try:
+                # Else its directory was moved aside while we waited. Inodes of some disks differ.
+                if last or _is_at(lock, path):
                     yield
-                finally:  # to close it does not, while a process lives that was forked just now
+                    return
+            finally:  # to close it does not, while a process lives that was forked just now
+                with suppress(OSError):
                     fcntl.flock(lock, fcntl.LOCK_UN)
-                return
 
 
 def _lock(lock: IO[str]) -> None:
