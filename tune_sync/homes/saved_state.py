@@ -17,8 +17,7 @@ from typing import Any
 from tune_sync import layout
 from tune_sync.environment import longest_trial_name
 from tune_sync.errors import DamagedError
-from tune_sync.homes.home import Home
-from tune_sync.homes.store import Info
+from tune_sync.homes.sites import DriverHome
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -86,7 +85,7 @@ def beginning_of(name: str, tag: str) -> str:
     return f"{name}_{tag}"[:longest_count] + "_" if is_told else ""
 
 
-def saved_trials(home: Home, where: str, checkpoint_depth: int = 1) -> frozenset[TrialNames]:
+def saved_trials(home: DriverHome, where: str, checkpoint_depth: int = 1) -> frozenset[TrialNames]:
     """The trials in the newest state of an experiment; none if it never began, or is Ray Train's.
 
     Args:
@@ -104,7 +103,7 @@ def saved_trials(home: Home, where: str, checkpoint_depth: int = 1) -> frozenset
         return frozenset()
     states = sorted((e for e in top if is_state(e.key)), key=lambda e: e.key)
     if not states:
-        if _manifests(home):
+        if any(home.published_keys()):
             raise DamagedError(
                 f"{where} holds checkpoints, but no {STATES} that names them; put that file back, "
                 "or choose another name to start afresh"
@@ -122,22 +121,16 @@ def saved_trials(home: Home, where: str, checkpoint_depth: int = 1) -> frozenset
         ) from error
 
 
-def _check_train_record(home: Home, where: str, is_there: bool) -> None:
+def _check_train_record(home: DriverHome, where: str, is_there: bool) -> None:
     """Raise DamagedError where Ray Train would begin afresh, as its record is gone."""
-    found = [] if is_there else _manifests(home)
+    found = [] if is_there else list(home.published_keys())
     if len(found) > 1:
         raise DamagedError(
             f"{where} holds checkpoints, but no {layout.TRAIN_RECORD} that names them; put that "
             "file back, or choose another name to start afresh"
         )
-    for manifest in found:  # a kill may have come between the first one and the record
-        logger.warning("%s begins afresh: nothing of Ray Train's names %s", where, manifest.key)
-
-
-def _manifests(home: Home) -> list[Info]:
-    if home.info(layout.MANIFESTS_DIR) is None:
-        return []
-    return [e for e in home.list(layout.MANIFESTS_DIR, True) if e.key.endswith(".json")]
+    for checkpoint in found:  # a kill may have come between the first one and the record
+        logger.warning("%s begins afresh: nothing of Ray Train's names %s", where, checkpoint)
 
 
 def check_restored(where: str, saved: Collection[TrialNames], running: Iterable[str]) -> None:
