@@ -33,13 +33,12 @@ class TrainCallback(UserCallback):  # type: ignore[misc]
             StoreError, OSError, …: The checkpoint cannot be published.
         """
         handler: SyncHandler = self._filesystem.handler
-        if checkpoint is None or checkpoint.filesystem != self._filesystem:
-            return
-        warn_of_conflicts(checkpoint.path, handler.publish(checkpoint.path))
+        if checkpoint is not None and checkpoint.filesystem == self._filesystem:
+            warn_of_conflicts(checkpoint.path, handler.publish(checkpoint.path))
         why = handler.files.unstored.get(TRAIN_RECORD)
         if why is not None:
             raise NotStoredError(
-                f"{TRAIN_RECORD}, which names {checkpoint.path}, is not stored: {why}"
+                f"{TRAIN_RECORD}, which names what was reported, is not stored: {why}"
             )
 
 

@@ -159,6 +159,10 @@ def test_a_record_that_is_not_stored_fails_the_report_of_what_it_names(
         controller.note(FIRST)
     with pytest.raises(NotStoredError, match=f"{layout.TRAIN_RECORD}.*(no space left|taken)"):
         callback.after_report(None, [{}], checkpoint)
+    elsewhere = ray.train.Checkpoint(str(controller.root), pafs.LocalFileSystem())
+    for other in (elsewhere, None):
+        with pytest.raises(NotStoredError):
+            callback.after_report(None, [{}], other)
     monkeypatch.undo()
     controller.note(FIRST)
     callback.after_report(None, [{}], checkpoint)
