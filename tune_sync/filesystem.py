@@ -27,7 +27,7 @@ import pyarrow.fs as pafs
 from tune_sync import layout, storage_options
 from tune_sync.buckets.bucket import check_object_key
 from tune_sync.buckets.url import BucketUrl
-from tune_sync.errors import ConfigError, ImmutableError, NotStoredError, PathRefusedError
+from tune_sync.errors import ConfigError, ImmutableError, PathRefusedError
 from tune_sync.filters import wanted
 from tune_sync.homes.bucket.site import BucketSite
 from tune_sync.homes.home import Home, LocalHome
@@ -102,8 +102,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         self._home_cache: tuple[Spec, Home] | None = None
         check_key = check_object_key if spec.scheme else layout.check_key  # also where it stages
         self.uploads = Uploads(lambda report: connector.reported(self.spec, report), check_key)
-        self._published = Published(self.uploads, self._publish, spec.options.checkpoint_depth)
-        self.files = SentFiles(self._tell_unstored, self._published.before)
+        self._published = Published(self.uploads, self._publish, self._remove, spec.options)
+        self.files = SentFiles(self._tell_unstored, self._published.storing)
         self._reads = Reads()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -252,7 +252,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if self.run is not None and running and place.kind is Kind.CHECKPOINT and not place.inner:
             self.run.let_go(place.checkpoint)
         elif place.kind is Kind.CHECKPOINT and layout.TRAIN_RECORD in self.files.unstored:
-            raise NotStoredError(f"{path} stays: {layout.TRAIN_RECORD}, which names it, is not new")
+            self._published.delete_later(self._own_key(path))
         else:
             self._remove(self._own_key(path))
 

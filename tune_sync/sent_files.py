@@ -22,6 +22,7 @@ from tune_sync.homes.state_records import NotYetError, is_torn
 from tune_sync.layout import Kind
 from tune_sync.paced import Paced
 from tune_sync.run import Run
+from tune_sync.train_record import Storing
 from tune_sync.transfer.streams import FileStream
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -63,8 +64,8 @@ class SentFiles:
 
     Args:
         tell: Called with the key of a file that is not stored, and why.
-        before: Says by the key of a file what has to take all of it before it is put in its place;
-            what that raises is why it is not stored.
+        storing: Says by the key of a file within what it is put in its place, which takes all of it
+            and where it goes; what that raises is why it is not stored.
 
     Attributes:
         unstored: Key of a file whose last version is not stored -> why.
@@ -72,9 +73,9 @@ class SentFiles:
 
     def __init__(
         self, tell: Callable[[str, Exception], None] = lambda key, error: None,
-        before: Callable[[str], Callable[[bytes], None] | None] = lambda key: None,
+        storing: Callable[[str], Storing | None] = lambda key: None,
     ) -> None:  # fmt: skip
-        self._tell, self._before = tell, before
+        self._tell, self._storing = tell, storing
         self.unstored: dict[str, str] = {}  # no errors: their frames hold chunks
         self._digests: dict[str, str] = {}
         self._changed: set[str] = set()  # states of this run: those of earlier ones never do
@@ -87,9 +88,9 @@ class SentFiles:
         """A stream into a file that appears whole when it is closed; see `commit`."""
         commit = partial(self.commit, key=key, kind=kind, run=run, timeout_s=timeout_s)
         given = home, key, commit, partial(self.failed, key)
-        before = self._before(key)
-        if before is not None:
-            return _after(before, *given)
+        storing = self._storing(key)
+        if storing is not None:
+            return _within(storing, *given)
         if not key.startswith(STATE_NAME):
             return FileStream(*given)
         stream = StateStream(*given)
@@ -261,13 +262,13 @@ class SentFiles:
         self.unstored.pop(key, None)
 
 
-def _after(
-    before: Callable[[bytes], None], home: Home, key: str, commit: Callable[[FileStream], None],
+def _within(
+    storing: Storing, home: Home, key: str, commit: Callable[[FileStream], None],
     on_error: Callable[[Exception], None],
 ) -> FileStream:  # fmt: skip
     def close(stream: FileStream) -> None:
-        before(copied.body)
-        commit(stream)
+        with storing(copied.body, home):
+            commit(stream)
 
     copied = CopiedStream(home, key, close, on_error)
     return copied

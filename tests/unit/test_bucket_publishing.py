@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from tests.unit.test_bucket_commit import C0, TIMEOUT_S, staged
+from tests.unit.test_train_record import record
 from tune_sync.errors import DamagedError, NotStoredError, StoreUnreachableError
 from tune_sync.homes.bucket.commit import BucketCommitter
 from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.homes.saved_state import saved_trials
-from tune_sync.layout import STAGING_DIR, manifest_key
+from tune_sync.homes.saved_train import check_record, drop_unnamed, note_stored
+from tune_sync.layout import STAGING_DIR, TRAIN_RECORD, manifest_key
 from tune_sync.manifest import Seal
 from tune_sync.publisher import Publisher
 from tune_sync.testing.memory_bucket import MemoryBucket
@@ -104,3 +106,19 @@ def test_a_bucket_with_checkpoints_and_no_state_is_no_fresh_start() -> None:
     home.publish(C0, False, [staged(home.committer, {"x": b"1"})])
     with pytest.raises(DamagedError, match="here holds checkpoints"):
         saved_trials(home, "here")
+
+
+def test_staging_of_ray_train_that_no_record_names_goes() -> None:
+    home = BucketHome(MemoryBucket(), checkpoint_depth=0)
+    names = ["checkpoint_000000", "checkpoint_000001"]
+    for name in names:
+        home.seal(name, Seal(home.begin(name), 0, 1.0, (), ranks_count=1))
+    home.bucket.put(TRAIN_RECORD, record(names[0]))
+    drop_unnamed(home)
+    assert home.committer.recover().completed == (names[0],)
+    assert home.bucket.list(STAGING_DIR) == []
+    note_stored(home)
+    check_record(home, "here")
+    home.bucket.delete([TRAIN_RECORD])
+    with pytest.raises(DamagedError, match=f"here .*{TRAIN_RECORD}"):
+        check_record(home, "here")

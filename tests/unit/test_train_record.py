@@ -18,10 +18,10 @@ from tune_sync.errors import DamagedError, LeaseLostError, NotStoredError, Store
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.home import LocalHome
 from tune_sync.homes.saved_state import saved_trials
+from tune_sync.homes.saved_train import named_in
 from tune_sync.homes.sites import format_json
 from tune_sync.run import Run
 from tune_sync.spec import Options, Spec
-from tune_sync.train_record import named_in
 
 TIMEOUT_S = 10.0
 FIRST, SECOND = "checkpoint_2026-11-30_04-35-06.000001", "checkpoint_2026-11-30_04-35-08.000002"
@@ -117,9 +117,10 @@ def test_nothing_is_deleted_while_a_record_without_it_is_not_stored(
     monkeypatch.undo()
     controller.hear_of(SECOND)
     controller.handler.publish(str(controller.root / SECOND))
+    controller.note(FIRST, SECOND)
+    assert controller.there(FIRST) == ["rank_0", "rank_1"]
     controller.note(SECOND)
-    controller.handler.delete_dir(str(controller.root / FIRST))
-    assert controller.there(FIRST) == []
+    assert controller.there(FIRST) == [], "it goes as soon as it may"
     assert controller.there(SECOND) == ["rank_0", "rank_1"]
 
 
@@ -170,19 +171,35 @@ def test_a_record_that_is_not_stored_fails_the_report_of_what_it_names(
 
 
 def test_a_run_is_resumed_by_its_record_and_refused_where_that_is_gone(
-    controller: Controller,
+    controller: Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
     home, record_file = controller.home, controller.root / layout.TRAIN_RECORD
-    controller.hear_of(FIRST)
-    controller.note(FIRST)
+    for checkpoint in (FIRST, SECOND):  # a kill came before there was a record
+        controller.hear_of(checkpoint)
+        controller.handler.publish(str(controller.root / checkpoint))
     assert saved_trials(home, "here", 0) == frozenset()
-    record_file.unlink()
-    assert saved_trials(home, "here", 0) == frozenset(), "a kill may have come before the first"
-    controller.hear_of(SECOND)
-    controller.note(FIRST, SECOND)
+    assert [f"here/{c} is not named" in caplog.text for c in (FIRST, SECOND)] == [True, True]
+    caplog.clear()
+    controller.note(SECOND)
+    assert saved_trials(home, "here", 0) == frozenset()
+    assert [f"here/{c} is not named" in caplog.text for c in (FIRST, SECOND)] == [True, False]
+    controller.handler.delete_dir(str(controller.root / FIRST))
     record_file.unlink()
     with pytest.raises(DamagedError, match=f"here .*{layout.TRAIN_RECORD}"):
         saved_trials(home, "here", 0)
+
+
+def test_what_its_record_does_not_name_is_dropped_when_a_run_is_resumed(
+    controller: Controller,
+) -> None:
+    (controller.root / layout.INTERNAL_DIR).mkdir(parents=True)
+    (controller.root / layout.FORMAT_KEY).write_bytes(format_json())
+    for checkpoint in (FIRST, SECOND):
+        sealed(controller.committer, {"rank_0": b"1"}, checkpoint, ranks_count=1)
+    (controller.root / layout.TRAIN_RECORD).write_bytes(record(FIRST))  # of an older version
+    Run.open(controller.root, "resume", TIMEOUT_S, 0).give_back()
+    assert controller.there(FIRST) == ["rank_0"] and controller.there(SECOND) == []
+    assert not (controller.root / layout.STAGING_DIR).exists()
 
 
 def test_parts_of_which_not_all_came_go_when_a_run_is_resumed(controller: Controller) -> None:

@@ -57,7 +57,8 @@ class Records:
         What is placed has its intent there until `record` is done. A crash needs that, and where
         a power cut takes it the seals of all ranks.
         """
-        staged = [e.key for e in self.store.list(f"{layout.STAGING_DIR}/{trial}") if e.is_dir]
+        above = f"{layout.STAGING_DIR}/{trial}".rstrip("/")
+        staged = [e.key for e in self.store.list(above) if e.is_dir]
         checkpoints = [key.removeprefix(layout.STAGING_DIR + "/") for key in staged]
         return [
             (checkpoint, attempt.key.rsplit("/", 1)[-1])

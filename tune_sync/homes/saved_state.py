@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import fnmatch
 import json
-import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tune_sync import layout
 from tune_sync.environment import longest_trial_name
 from tune_sync.errors import DamagedError
+from tune_sync.homes.saved_train import check_record
 from tune_sync.homes.sites import DriverHome
-
-logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 STATES = "experiment_state-*.json"
 # What Ray puts "_" for in the name of a trial's directory; older versions did so for the first
@@ -97,10 +94,10 @@ def saved_trials(home: DriverHome, where: str, checkpoint_depth: int = 1) -> fro
         DamagedError: The state cannot be read, or is missing where there are checkpoints.
         OSError: It could not be looked at.
     """
-    top = home.list("", False) if home.info("") is not None else []
     if not checkpoint_depth:
-        _check_train_record(home, where, any(e.key == layout.TRAIN_RECORD for e in top))
+        check_record(home, where)
         return frozenset()
+    top = home.list("", False) if home.info("") is not None else []
     states = sorted((e for e in top if is_state(e.key)), key=lambda e: e.key)
     if not states:
         if any(home.published_keys()):
@@ -119,18 +116,6 @@ def saved_trials(home: DriverHome, where: str, checkpoint_depth: int = 1) -> fro
         raise DamagedError(
             f"{where}/{newest.key} is not readable ({error!r}); put a whole copy back{older}"
         ) from error
-
-
-def _check_train_record(home: DriverHome, where: str, is_there: bool) -> None:
-    """Raise DamagedError where Ray Train would begin afresh, as its record is gone."""
-    found = [] if is_there else list(home.published_keys())
-    if len(found) > 1:
-        raise DamagedError(
-            f"{where} holds checkpoints, but no {layout.TRAIN_RECORD} that names them; put that "
-            "file back, or choose another name to start afresh"
-        )
-    for checkpoint in found:  # a kill may have come between the first one and the record
-        logger.warning("%s begins afresh: nothing of Ray Train's names %s", where, checkpoint)
 
 
 def check_restored(where: str, saved: Collection[TrialNames], running: Iterable[str]) -> None:
