@@ -14,7 +14,7 @@ from __future__ import annotations
 import posixpath
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from tune_sync.layout import Kind, Place
 from tune_sync.run import Run
 from tune_sync.sent_files import SentFiles
 from tune_sync.spec import Connector, Spec
+from tune_sync.train_record import Conflicts, Published
 from tune_sync.transfer.reads import Reads
 from tune_sync.transfer.streams import FileStream, NullStream, as_file_info
 from tune_sync.transfer.tree import TreeFile
@@ -56,17 +57,15 @@ _HANDLERS_LOCK = threading.Lock()
 def reopen_handler(
     plain: Mapping[str, Any], connector: Connector, reported: tuple[tuple[Any, ...], ...]
 ) -> SyncHandler:
-    """Unpickle a handler.
+    """Unpickle a handler; `reported` is `Uploads.reported` of the pickling process.
 
-    Args:
-        plain: From `Spec.to_plain`.
-        connector: How to reach the home.
-        reported: See `Uploads.reported`; of the pickling process. An older version named no ranks:
-            then its run has ended, and with it its attempts.
+    An older version named no ranks: then its run has ended, and with it its attempts.
     """
     spec = Spec.from_plain(plain)
     connector.check_here(spec)
     handler = open_handler(spec, connector)
+    if not (reported or handler.run or handler.is_driver):  # a trial may have been elsewhere
+        handler.files.begin_anew()
     handler.uploads.heard_of(tuple((c, a, rank) for c, a, *ranks in reported for rank in ranks))
     return handler
 
@@ -103,7 +102,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         self._home_cache: tuple[Spec, Home] | None = None
         check_key = check_object_key if spec.scheme else layout.check_key  # also where it stages
         self.uploads = Uploads(lambda report: connector.reported(self.spec, report), check_key)
-        self.files = SentFiles(self._tell_unstored)
+        self._published = Published(self.uploads, self._publish, self._remove, spec.options)
+        self.files = SentFiles(self._tell_unstored, self._published.storing)
         self._reads = Reads()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -251,6 +251,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         running = self.run is not None and not self.run.closed
         if self.run is not None and running and place.kind is Kind.CHECKPOINT and not place.inner:
             self.run.let_go(place.checkpoint)
+        elif place.kind is Kind.CHECKPOINT and layout.TRAIN_RECORD in self.files.unstored:
+            self._published.delete_later(self._own_key(path))
         else:
             self._remove(self._own_key(path))
 
@@ -275,14 +277,10 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             shutil.copyfileobj(reader, writer, COPY_BYTES)
         writer.close()  # as in `send_file`
 
-    def publish(self, path: str, metrics: Any = None) -> tuple[tuple[str, int, int], ...]:
+    def publish(self, path: str, metrics: Any = None) -> Conflicts:
         """Publish what all writers sealed (`Home.publish`). On the driver that is seen at once."""
         self.barrier()
-        checkpoint, strict = self._own_key(path), self.spec.options.strict
-        attempts = self.uploads.take(checkpoint)
-        if self.run is None:
-            return self._home().publish(checkpoint, strict, attempts)
-        return self.run.publish(checkpoint, strict, attempts, metrics)
+        return self._published.of_report(self._own_key(path), metrics)
 
     def publish_early(self, path: str, metrics: Any = None) -> None:
         """On the driver, publish a checkpoint that was reported and that Ray did not register."""
@@ -294,10 +292,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def send_file(self, file: TreeFile, target: str, target_root: str) -> None:
         """Store a file of this node: in a checkpoint's attempt, or whole in its place.
 
-        Args:
-            file: The file.
-            target: Where it goes.
-            target_root: What the file's `path` and `same_as` are relative to there.
+        The file's `path` and `same_as` are relative to `target_root` there.
         """
         place = self._place(target)
         if not self._wanted(place, self._own_key(target)):
@@ -386,6 +381,11 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
                 "to_directory() and report the copy"
             )
         return upload or self._begin(place.checkpoint, goes_on=True)
+
+    def _publish(self, checkpoint: str, attempts: Collection[str], metrics: Any) -> Conflicts:
+        if self.run is None:
+            return self._home().publish(checkpoint, self.spec.options.strict, attempts)
+        return self.run.publish(checkpoint, self.spec.options.strict, attempts, metrics)
 
     def _file_stream(self, key: str, place: Place) -> FileStream:
         run, timeout_s = self.run, self.spec.options.timeout_s

@@ -61,13 +61,14 @@ def attempt(name: str) -> str:
 def plain(key: str, depth: int) -> str:
     """Return the key of state, a log or an artifact: what is neither a checkpoint nor ours.
 
-    Of ours, trials write down where trainers inside of them write, and nothing else.
+    Of ours, trials write down where trainers inside of them write, and Ray Train's controller that
+    its record is stored, and nothing else.
 
     Raises:
         PathRefusedError: It is ours, or the experiment directory itself.
         ImmutableError: It is, or is in, a checkpoint.
     """
-    if _INNER.fullmatch(key):
+    if _INNER.fullmatch(key) or key == layout.TRAIN_NOTE:
         return key
     place = layout.classify(key, checkpoint_depth=depth)
     if place.kind is Kind.CHECKPOINT:

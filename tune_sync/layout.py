@@ -29,6 +29,8 @@ REPORTED_DIR = f"{INTERNAL_DIR}/reported"
 LEASE_KEY = f"{INTERNAL_DIR}/lease.json"
 FORMAT_KEY = f"{INTERNAL_DIR}/format.json"
 EXPERIMENT_KEY = f"{INTERNAL_DIR}/experiment.json"
+TRAIN_NOTE = f"{INTERNAL_DIR}/train_record.json"  # that there has been one of these:
+TRAIN_RECORD = "checkpoint_manager_snapshot.json"  # Ray Train's, at the top of an experiment
 INTENT = "manifest.json"  # in staging: the manifest that is going to be
 
 # Of one name in a directory.

@@ -29,10 +29,21 @@ def boot() -> str:
 
 def start_of(pid: int) -> str:
     """When process `pid` started, in the kernel's ticks; "" if it is gone or cannot be told."""
+    return _stat_of(pid)[1]
+
+
+def is_stopped(pid: int, start: str) -> bool:
+    """Whether process `pid` of this machine that started then is stopped, and may go on."""
+    return _stat_of(pid) in (("T", start), ("t", start))
+
+
+def _stat_of(pid: int) -> tuple[str, str]:
+    """Its state, and `start_of`."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return found[0], found[19]
     except (OSError, IndexError):
-        return ""
+        return "", ""
 
 
 def has_ended(pid: int, start: str) -> bool:

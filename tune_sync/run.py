@@ -14,9 +14,10 @@ from tune_sync.behind.behind import Behind
 from tune_sync.behind.nodes import Nodes
 from tune_sync.errors import AskedTwiceError, ImmutableError, NotStoredError
 from tune_sync.homes.inner_runs import recover_inner
-from tune_sync.homes.recorded import newest_of
+from tune_sync.homes.recorded import Recovery, newest_of
 from tune_sync.homes.recovery_log import log_forgotten, log_recovery
 from tune_sync.homes.saved_state import TrialNames, saved_trials
+from tune_sync.homes.saved_train import drop_unnamed
 from tune_sync.homes.sites import LocalSite, Site, exists_already, make_way, taking
 from tune_sync.homes.state_records import Corrections
 from tune_sync.own_runs import OWN, Call
@@ -119,10 +120,12 @@ class Run:
         try:
             look()
             if on_existing == "resume":  # read before anything is swept
-                run.saved_trials = saved_trials(run.home, site.where)
+                run.saved_trials = saved_trials(run.home, site.where, checkpoint_depth)
             if on_existing == "error" and site.holds_experiment():  # it came up since we looked
                 raise exists_already(site, ways_out)
-            run.recover(waits=on_existing == "resume")
+            if not checkpoint_depth:
+                drop_unnamed(run.home)
+            run.recover(waits=on_existing == "resume" and checkpoint_depth > 0)
         except BaseException:
             run.give_back()
             raise
@@ -141,11 +144,9 @@ class Run:
 
     def recover(self, *, waits: bool = False) -> None:
         """Publish what earlier runs have left in staging, or drop it; `waits`: nodes come later."""
-        recover = self.home.committer.recover
-        log_recovery(self.where, recover(strict=self._strict, waits=waits))
-        site, home, owner = self._site, self.home, self.owner
-        inner = recover_inner(site, home, owner, strict=self._strict, waits=waits)
-        log_recovery(self.where, inner)
+        found: Recovery = self.home.committer.recover(strict=self._strict, waits=waits)
+        found += recover_inner(self._site, self.home, self.owner, strict=self._strict, waits=waits)
+        log_recovery(self.where, found)
         if self.home.in_place:
             self._taken = set(self.home.published_keys())
             self._visible = set(self._taken)
@@ -205,8 +206,7 @@ class Run:
     def note_latest(self, checkpoint: str, attempts: Collection[str] = ()) -> None:
         """Note a published checkpoint: its trial's latest, unless a later one is known."""
         trial = layout.parent(checkpoint)
-        known = self.latest(trial)
-        if layout.by_age(checkpoint) > layout.by_age(known):
+        if layout.by_age(checkpoint) > layout.by_age(self.latest(trial)):
             self._latest[trial] = (checkpoint, frozenset(attempts))
 
     def latest(self, trial: str) -> str:

@@ -22,6 +22,7 @@ from tune_sync.homes.state_records import NotYetError, is_torn
 from tune_sync.layout import Kind
 from tune_sync.paced import Paced
 from tune_sync.run import Run
+from tune_sync.train_record import Storing
 from tune_sync.transfer.streams import FileStream
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -33,16 +34,14 @@ STATE_NAME = "experiment_state"
 SHOWN_COUNT = 5
 
 
-class StateStream(FileStream):
+class CopiedStream(FileStream):
     """A `FileStream` that keeps a copy of what is written into it.
 
     Attributes:
         body: That copy.
-        arrived: See `Versions.copying`.
     """
 
     body = b""
-    arrived: Callable[[], None] = staticmethod(lambda: None)
 
     def write(self, data: bytes | memoryview) -> int:
         """Take bytes."""
@@ -50,18 +49,33 @@ class StateStream(FileStream):
         return super().write(data)
 
 
+class StateStream(CopiedStream):
+    """That of a state of Ray Tune.
+
+    Attributes:
+        arrived: See `Versions.copying`.
+    """
+
+    arrived: Callable[[], None] = staticmethod(lambda: None)
+
+
 class SentFiles:
     """Used by one filesystem. Methods may be called from any thread.
 
     Args:
         tell: Called with the key of a file that is not stored, and why.
+        storing: Says by the key of a file within what it is put in its place, which takes all of it
+            and where it goes; what that raises is why it is not stored.
 
     Attributes:
         unstored: Key of a file whose last version is not stored -> why.
     """
 
-    def __init__(self, tell: Callable[[str, Exception], None] = lambda key, error: None) -> None:
-        self._tell = tell
+    def __init__(
+        self, tell: Callable[[str, Exception], None] = lambda key, error: None,
+        storing: Callable[[str], Storing | None] = lambda key: None,
+    ) -> None:  # fmt: skip
+        self._tell, self._storing = tell, storing
         self.unstored: dict[str, str] = {}  # no errors: their frames hold chunks
         self._digests: dict[str, str] = {}
         self._changed: set[str] = set()  # states of this run: those of earlier ones never do
@@ -74,6 +88,9 @@ class SentFiles:
         """A stream into a file that appears whole when it is closed; see `commit`."""
         commit = partial(self.commit, key=key, kind=kind, run=run, timeout_s=timeout_s)
         given = home, key, commit, partial(self.failed, key)
+        storing = self._storing(key)
+        if storing is not None:
+            return _within(storing, *given)
         if not key.startswith(STATE_NAME):
             return FileStream(*given)
         stream = StateStream(*given)
@@ -144,8 +161,8 @@ class SentFiles:
 
     def failed(self, key: str, error: Exception) -> None:
         """A file is not stored. pyarrow drops what `close` raises, and Ray only logs the rest."""
-        if isinstance(error, LeaseLostError):
-            return  # told by whoever checks the lease
+        if isinstance(error, LeaseLostError) and key != layout.TRAIN_RECORD:
+            return  # told by whoever checks the lease; whoever writes that record does not
         why = self.unstored[key] = str(error)
         logger.error("%s is not stored: %s", key, why)
         self._note(key, None)
@@ -156,6 +173,11 @@ class SentFiles:
         for entry in run.home.list("", False):
             if entry.key.startswith(STATE_NAME):
                 self._note(entry.key, _digest_at(run, entry.key) or "")
+
+    def begin_anew(self) -> None:
+        """Send all again: other processes may have replaced what this one has stored."""
+        with self._known:
+            self._digests = {}
 
     def held(self, key: str, kind: Kind, run: Run) -> HeldFile:
         """A file of the driver that is written later, unless it is on its way or there already.
@@ -238,6 +260,18 @@ class SentFiles:
             run.state_written()
         self._note(key, stream.digest)
         self.unstored.pop(key, None)
+
+
+def _within(
+    storing: Storing, home: Home, key: str, commit: Callable[[FileStream], None],
+    on_error: Callable[[Exception], None],
+) -> FileStream:  # fmt: skip
+    def close(stream: FileStream) -> None:
+        with storing(copied.body, home):
+            commit(stream)
+
+    copied = CopiedStream(home, key, close, on_error)
+    return copied
 
 
 def _corrected(stream: FileStream, key: str, run: Run | None) -> FileStream | None:

@@ -38,7 +38,7 @@ def cleanup(path: str | Path) -> Recovery:
         FileNotFoundError: It is not there.
         ConfigError: Another version of tune_sync wrote it, or this is no URL that can be read, or
             no whole experiment.
-        LeaseHeldError: A live run owns it.
+        LeaseHeldError: A live run owns it, or one that is stopped on this machine.
         LeaseLostError: This was stopped for so long that another run took over; nothing more is
             changed.
     """

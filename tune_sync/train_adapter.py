@@ -12,7 +12,9 @@ from ray.train import UserCallback
 
 from tune_sync.config import SyncConfig
 from tune_sync.destination import Destination
+from tune_sync.errors import NotStoredError
 from tune_sync.filesystem import SyncHandler
+from tune_sync.layout import TRAIN_RECORD
 from tune_sync.manifest import warn_of_conflicts
 from tune_sync.new_run import begin_home, make_filesystem
 
@@ -24,10 +26,20 @@ class TrainCallback(UserCallback):  # type: ignore[misc]
         self._filesystem = filesystem
 
     def after_report(self, run_context: Any, metrics: list[Any], checkpoint: Any) -> None:
-        """See `ray.train.UserCallback.after_report`."""
+        """See `ray.train.UserCallback.after_report`.
+
+        Raises:
+            NotStoredError: Ray's record, which it just wrote, is not stored, and it does not know.
+            StoreError, OSError, …: The checkpoint cannot be published.
+        """
         handler: SyncHandler = self._filesystem.handler
         if checkpoint is not None and checkpoint.filesystem == self._filesystem:
             warn_of_conflicts(checkpoint.path, handler.publish(checkpoint.path))
+        why = handler.files.unstored.get(TRAIN_RECORD)
+        if why is not None:
+            raise NotStoredError(
+                f"{TRAIN_RECORD}, which names what was reported, is not stored: {why}"
+            )
 
 
 def made_up_name() -> str:

@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from tests.unit.test_bucket_commit import C0, TIMEOUT_S, staged
-from tune_sync.errors import NotStoredError
+from tests.unit.test_train_record import record
+from tune_sync.errors import DamagedError, NotStoredError, StoreUnreachableError
 from tune_sync.homes.bucket.commit import BucketCommitter
-from tune_sync.layout import manifest_key
+from tune_sync.homes.bucket.home import BucketHome
+from tune_sync.homes.saved_state import saved_trials
+from tune_sync.homes.saved_train import check_record, drop_unnamed, note_stored
+from tune_sync.layout import STAGING_DIR, TRAIN_RECORD, manifest_key
 from tune_sync.manifest import Seal
 from tune_sync.publisher import Publisher
 from tune_sync.testing.memory_bucket import MemoryBucket
@@ -75,3 +79,46 @@ def test_the_publisher_tells_what_could_not_be_published() -> None:
     with pytest.raises(NotStoredError, match="missing"):
         publisher.drain(TIMEOUT_S)
     assert publisher.close(TIMEOUT_S)
+
+
+def test_who_asks_again_as_staging_could_not_be_deleted_is_not_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    home = BucketHome(MemoryBucket())
+    attempt = staged(home.committer, {"x": b"1"})
+
+    def lost(keys: object) -> None:
+        if keys:
+            raise StoreUnreachableError("no answer")
+
+    with monkeypatch.context() as context:
+        context.setattr(home.bucket, "delete", lost)
+        with pytest.raises(StoreUnreachableError):
+            home.publish(C0, False, [attempt])
+    home.publish(C0, False, [attempt])
+    assert home.published_keys() == [C0]
+    assert home.bucket.list(STAGING_DIR) == []
+
+
+def test_a_bucket_with_checkpoints_and_no_state_is_no_fresh_start() -> None:
+    home = BucketHome(MemoryBucket())
+    assert saved_trials(home, "here") == frozenset()
+    home.publish(C0, False, [staged(home.committer, {"x": b"1"})])
+    with pytest.raises(DamagedError, match="here holds checkpoints"):
+        saved_trials(home, "here")
+
+
+def test_staging_of_ray_train_that_no_record_names_goes() -> None:
+    home = BucketHome(MemoryBucket(), checkpoint_depth=0)
+    names = ["checkpoint_000000", "checkpoint_000001"]
+    for name in names:
+        home.seal(name, Seal(home.begin(name), 0, 1.0, (), ranks_count=1))
+    home.bucket.put(TRAIN_RECORD, record(names[0]))
+    drop_unnamed(home)
+    assert home.committer.recover().completed == (names[0],)
+    assert home.bucket.list(STAGING_DIR) == []
+    note_stored(home)
+    check_record(home, "here")
+    home.bucket.delete([TRAIN_RECORD])
+    with pytest.raises(DamagedError, match=f"here .*{TRAIN_RECORD}"):
+        check_record(home, "here")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +24,7 @@ from tune_sync.errors import ConfigError, LeaseHeldError, LeaseLostError
 from tune_sync.homes import lease as lease_module
 from tune_sync.homes.lease import (
     LEASE_TTL_S,
+    TIDYING,
     Holder,
     Lease,
     check_owner,
@@ -30,6 +33,7 @@ from tune_sync.homes.lease import (
     read_holder,
 )
 from tune_sync.layout import LEASE_KEY
+from tune_sync.process import machine, start_of
 
 TIMEOUT_S = 30.0
 
@@ -393,3 +397,39 @@ def test_a_lease_that_was_taken_from_the_living_is_not_handed_back(
     lease.acquire(may_take=lambda holder: True)
     lease.hand_back()
     assert read_holder(tmp_path / LEASE_KEY) is None
+
+
+def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "LOCK_TRIES", 2)
+    file = tmp_path / "lease.json"
+    with locked(file):
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+    try:
+        with locked(file):
+            assert child.is_alive()
+    finally:
+        child.kill()
+        child.join()
+
+
+def test_what_is_only_tidied_is_not_taken_from_a_process_that_is_stopped(
+    tmp_path: Path, clock: Clock, made: list[Lease]
+) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        os.kill(process.pid, signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        began = start_of(process.pid)
+        leave(tmp_path, pid=process.pid, machine=machine(), process_start=began, heartbeat_s=0.0)
+        with pytest.raises(LeaseHeldError, match=f"stopped: .*kill -CONT {process.pid}"):
+            mine(tmp_path, clock, made, f"{TIDYING}1").acquire()
+        mine(tmp_path, clock, made, "a restore").acquire()
+        assert live_holder(tmp_path, clock) is not None
+    finally:
+        process.kill()
+        process.wait()
+    leave(tmp_path, pid=process.pid, machine=machine(), process_start=began, heartbeat_s=0.0)
+    mine(tmp_path, clock, made, f"{TIDYING}2").acquire()

@@ -13,8 +13,9 @@ import pytest
 
 from tests.unit.staged import CHECKPOINT, sealed
 from tune_sync.agents.home_agent import HomeAgent
+from tune_sync.errors import ImmutableError
 from tune_sync.homes.home import LocalHome
-from tune_sync.layout import FORMAT_KEY, manifest_key
+from tune_sync.layout import FORMAT_KEY, STAGING_DIR, manifest_key
 
 TIMEOUT_S = 30.0
 # How long one waits for the other, which does not come if they take turns.
@@ -79,6 +80,30 @@ def test_who_is_late_does_not_take_away_what_the_first_one_has_placed(
     Meeting(monkeypatch, home.committer, "_write_intent")
     twice(lambda: agent.call(str(home.root), "", 1, "publish", CHECKPOINT, False, [attempt]))
     assert (home.root / CHECKPOINT / "a").read_bytes() == b"1"
+
+
+def test_a_checkpoint_is_published_by_whoever_comes_after_a_kill(
+    agent: HomeAgent, home: LocalHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = [sealed(home.committer, {f"of_{rank}": b"1"}, rank=rank) for rank in (0, 1)]
+
+    def publish() -> object:
+        return agent.call(str(home.root), "", 1, "publish", CHECKPOINT, False, attempts)
+
+    def killed(key: str) -> None:
+        raise SystemExit(key)
+
+    monkeypatch.setattr(home.committer, "_discard", killed)
+    with pytest.raises(SystemExit, match="staging"):
+        publish()
+    monkeypatch.undo()
+    publish()
+    assert sorted(path.name for path in (home.root / CHECKPOINT).iterdir()) == ["of_0", "of_1"]
+    assert not home.store.list(f"{STAGING_DIR}/{CHECKPOINT}")
+    publish()
+    other = sealed(home.committer, {"a": b"2"})
+    with pytest.raises(ImmutableError):
+        agent.call(str(home.root), "", 1, "publish", CHECKPOINT, False, [other])
 
 
 @pytest.mark.parametrize("durable", [True, False])

@@ -316,7 +316,8 @@ class LocalHome(ReadsAll):
     ) -> tuple[tuple[str, int, int], ...]:
         """See `Home.publish`."""
         guard.checkpoint(checkpoint, self._depth)
-        if self.store.info(layout.manifest_key(checkpoint)) is not None:
+        is_recorded = self.store.info(layout.manifest_key(checkpoint)) is not None
+        if is_recorded and not self.committer.is_placed(checkpoint, attempts):
             if not self.store.list(f"{layout.STAGING_DIR}/{checkpoint}"):
                 return ()  # the call came again, after its answer was lost
             raise ImmutableError(

@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -28,7 +28,7 @@ from tune_sync.homes import disk
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import LocalStore
 from tune_sync.layout import LEASE_KEY
-from tune_sync.process import has_ended
+from tune_sync.process import has_ended, is_stopped
 from tune_sync.process import machine as _machine
 from tune_sync.process import start_of as _start_of
 
@@ -144,6 +144,11 @@ class Lease:
             if holder is not None and holder.owner != self._owner:
                 now_s = self._clock()
                 age_s, ttl_s = holder.age_s(now_s), LEASE_TTL_S + holder.ahead_s(now_s)
+                if self._owner.startswith(TIDYING) and _is_stopped(holder):
+                    raise LeaseHeldError(
+                        f"{self._file.parent.parent} is in use by process {holder.pid}, which is "
+                        f"stopped: let it go on (kill -CONT {holder.pid}), or end it first"
+                    )
                 is_dead = age_s >= LEASE_TTL_S or _surely_dead(holder)
                 if not is_dead and not may_take(holder):
                     raise in_use(self._file.parent.parent, holder, age_s, ttl_s)
@@ -245,10 +250,14 @@ def locked(file: Path) -> Iterator[None]:
     for last in (False,) * MOVED_TRIES + (True,):
         with open(path, "a") as lock:
             _lock(lock)
-            # Else its directory was moved aside while we waited. Inodes of some disks are not one.
-            if last or _is_at(lock, path):
-                yield
-                return
+            try:
+                # Else its directory was moved aside while we waited. Inodes of some disks differ.
+                if last or _is_at(lock, path):
+                    yield
+                    return
+            finally:  # to close it does not, while a process lives that was forked just now
+                with suppress(OSError):
+                    fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 def _lock(lock: IO[str]) -> None:
@@ -338,6 +347,15 @@ def in_use(where: object, holder: Holder, age_s: float, ttl_s: float = 0.0) -> L
         f"{where} is in use by a live run: process {holder.pid} on host {holder.host}, last heard "
         f"of {age_s:.0f} s ago; choose another name, or stop that run{wait}"
     )
+
+
+def _is_stopped(holder: Holder) -> bool:
+    """Whether it is stopped here: when it goes on, what it had taken for reported has to be there.
+
+    Whoever takes the run over ends it with that.
+    """
+    is_here = bool(holder.machine) and holder.machine == _machine()
+    return is_here and is_stopped(holder.pid, holder.process_start)
 
 
 def _surely_dead(holder: Holder) -> bool:

@@ -57,7 +57,8 @@ class Records:
         What is placed has its intent there until `record` is done. A crash needs that, and where
         a power cut takes it the seals of all ranks.
         """
-        staged = [e.key for e in self.store.list(f"{layout.STAGING_DIR}/{trial}") if e.is_dir]
+        above = f"{layout.STAGING_DIR}/{trial}".rstrip("/")
+        staged = [e.key for e in self.store.list(above) if e.is_dir]
         checkpoints = [key.removeprefix(layout.STAGING_DIR + "/") for key in staged]
         return [
             (checkpoint, attempt.key.rsplit("/", 1)[-1])
@@ -65,6 +66,15 @@ class Records:
             if not self._intents(checkpoint)
             for attempt in self.store.list(f"{layout.STAGING_DIR}/{checkpoint}")
         ]
+
+    def is_placed(self, checkpoint: str, attempts: Collection[str]) -> bool:
+        """Whether it was placed from these attempts, and `record` has not come to its end."""
+        intents = {layout.intent_key(checkpoint, attempt): attempt for attempt in attempts}
+        return any(
+            self.store.info(layout.staged_key(checkpoint, intents[intent])) is None
+            for intent in self._intents(checkpoint)
+            if intent in intents
+        )
 
     # For those who order writes
 

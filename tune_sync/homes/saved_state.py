@@ -13,11 +13,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tune_sync import layout
 from tune_sync.environment import longest_trial_name
 from tune_sync.errors import DamagedError
-from tune_sync.homes.home import Home
-from tune_sync.homes.store import Info
+from tune_sync.homes.saved_train import check_record
+from tune_sync.homes.sites import DriverHome
 
 STATES = "experiment_state-*.json"
 # What Ray puts "_" for in the name of a trial's directory; older versions did so for the first
@@ -83,21 +82,25 @@ def beginning_of(name: str, tag: str) -> str:
     return f"{name}_{tag}"[:longest_count] + "_" if is_told else ""
 
 
-def saved_trials(home: Home, where: str) -> frozenset[TrialNames]:
-    """The trials in the newest state of an experiment; none if it never began.
+def saved_trials(home: DriverHome, where: str, checkpoint_depth: int = 1) -> frozenset[TrialNames]:
+    """The trials in the newest state of an experiment; none if it never began, or is Ray Train's.
 
     Args:
         home: Of the experiment.
         where: Names it in errors.
+        checkpoint_depth: See `layout.classify`.
 
     Raises:
         DamagedError: The state cannot be read, or is missing where there are checkpoints.
         OSError: It could not be looked at.
     """
+    if not checkpoint_depth:
+        check_record(home, where)
+        return frozenset()
     top = home.list("", False) if home.info("") is not None else []
     states = sorted((e for e in top if is_state(e.key)), key=lambda e: e.key)
     if not states:
-        if any(e.key.endswith(".json") for e in _manifests(home)):
+        if any(home.published_keys()):
             raise DamagedError(
                 f"{where} holds checkpoints, but no {STATES} that names them; put that file back, "
                 "or choose another name to start afresh"
@@ -113,11 +116,6 @@ def saved_trials(home: Home, where: str) -> frozenset[TrialNames]:
         raise DamagedError(
             f"{where}/{newest.key} is not readable ({error!r}); put a whole copy back{older}"
         ) from error
-
-
-def _manifests(home: Home) -> list[Info]:
-    found = home.info(layout.MANIFESTS_DIR)
-    return home.list(layout.MANIFESTS_DIR, True) if found is not None else []
 
 
 def check_restored(where: str, saved: Collection[TrialNames], running: Iterable[str]) -> None:

@@ -197,6 +197,8 @@ class BucketCommitter(BucketRecords):
         manifest = Manifest(checkpoint, self._owner, self._clock(), (), (), metrics)
         ids = None if attempts is None else tuple(sorted(attempts))
         with self._orders_lock:
+            if (known := self._orders.get(checkpoint)) and ids and known.attempts == ids:
+                return Placed(known.manifest, ())  # asked again: it may be recorded by now
             self._orders[checkpoint] = Order(manifest, strict, ids)
         return Placed(manifest, ())
 
@@ -219,10 +221,9 @@ class BucketCommitter(BucketRecords):
         staged = self._staged(checkpoint).get(checkpoint, Staged())
         if not self._is_recorded(manifest):
             self._publish(order, staged)
-        with self._orders_lock:
-            if self._orders.get(checkpoint) == order:
-                del self._orders[checkpoint]
         self.bucket.delete([*staged.keys, intent_key(checkpoint)])
+        with self._orders_lock:  # not before: who asks again until then gets this one
+            self._orders = {key: o for key, o in self._orders.items() if o != order}
 
     def retire(self, checkpoint: str) -> None:
         """Delete a checkpoint: published no more, and then its objects. May be called twice."""

@@ -1,0 +1,218 @@
+"""What Ray Train's record names is published before the record is put in its place."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as pafs
+import pytest
+import ray.train
+
+from tests.unit.staged import sealed
+from tune_sync import layout
+from tune_sync.agents.connect import RayConnector
+from tune_sync.errors import DamagedError, LeaseLostError, NotStoredError, StoreFullError
+from tune_sync.filesystem import SyncHandler
+from tune_sync.homes.home import LocalHome
+from tune_sync.homes.saved_state import saved_trials
+from tune_sync.homes.saved_train import named_in
+from tune_sync.homes.sites import format_json
+from tune_sync.run import Run
+from tune_sync.spec import Options, Spec
+
+TIMEOUT_S = 10.0
+FIRST, SECOND = "checkpoint_2026-11-30_04-35-06.000001", "checkpoint_2026-11-30_04-35-08.000002"
+
+
+def record(*names: str) -> bytes:
+    noted = [{"checkpoint_dir_name": name, "metrics": {}} for name in names]
+    latest = noted[-1] if noted else None
+    body = {"checkpoint_results": noted, "latest_checkpoint_result": latest}
+    return json.dumps(body).encode()
+
+
+class Controller:
+    """Does what that of Ray Train does with a report of two ranks."""
+
+    def __init__(self, root: Path) -> None:
+        spec = Spec(str(root), str(root.parent), root.name, "", None, Options(checkpoint_depth=0))
+        self.handler = SyncHandler(spec, RayConnector())
+        self.filesystem = pafs.PyFileSystem(self.handler)
+        self.root, self.told = root, list[tuple[str, str, int]]()
+        self.home = self.handler._home()
+        assert isinstance(self.home, LocalHome)
+        self.committer = self.home.committer
+
+    def hear_of(self, checkpoint: str) -> None:
+        """A report says also what its worker has reported before."""
+        for rank in (0, 1):
+            data = {f"rank_{rank}": b"1"}
+            attempt = sealed(self.committer, data, checkpoint, ranks_count=2, rank=rank)
+            self.told.append((checkpoint, attempt, rank))
+        self.handler.uploads.heard_of(self.told)
+
+    def note(self, *names: str) -> None:
+        with self.filesystem.open_output_stream(str(self.root / layout.TRAIN_RECORD)) as stream:
+            stream.write(record(*names))
+
+    def there(self, checkpoint: str) -> list[str]:
+        return sorted(path.name for path in (self.root / checkpoint).glob("*"))
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Controller:
+    return Controller(tmp_path / "exp")
+
+
+def test_what_is_named_is_there_and_published_once(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    controller.hear_of(FIRST)
+    controller.note(FIRST)
+    assert controller.there(FIRST) == ["rank_0", "rank_1"]
+    assert controller.committer.manifest(FIRST) is not None
+    controller.handler.publish(str(controller.root / FIRST))
+    controller.hear_of(SECOND)
+    publish = controller.home.publish
+    monkeypatch.setattr(controller.home, "publish", lambda *a: asked.append(a[0]) or publish(*a))
+    controller.note(FIRST, SECOND)
+    controller.handler.publish(str(controller.root / SECOND))
+    assert asked == [SECOND]
+
+
+def test_what_it_does_not_name_is_published_when_the_callback_hears_of_it(
+    controller: Controller,
+) -> None:
+    controller.hear_of(FIRST)
+    controller.note()
+    assert controller.there(FIRST) == []
+    controller.handler.publish(str(controller.root / FIRST))
+    assert controller.there(FIRST) == ["rank_0", "rank_1"]
+
+
+def test_nothing_is_deleted_while_a_record_without_it_is_not_stored(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller.hear_of(FIRST)
+    controller.note(FIRST)
+    before = (controller.root / layout.TRAIN_RECORD).read_bytes()
+
+    def full(*args: Any, **named: Any) -> None:
+        raise StoreFullError(28, "no space left")
+
+    controller.hear_of(SECOND)
+    monkeypatch.setattr(controller.committer, "place", full)
+    with suppress(Exception):  # pyarrow drops it
+        controller.note(SECOND)
+    assert (controller.root / layout.TRAIN_RECORD).read_bytes() == before
+    with pytest.raises(NotStoredError, match=layout.TRAIN_RECORD):
+        controller.handler.delete_dir(str(controller.root / FIRST))
+    with pytest.raises(StoreFullError):
+        controller.handler.publish(str(controller.root / SECOND))
+    assert controller.there(FIRST) == ["rank_0", "rank_1"]
+    monkeypatch.undo()
+    controller.hear_of(SECOND)
+    controller.handler.publish(str(controller.root / SECOND))
+    controller.note(FIRST, SECOND)
+    assert controller.there(FIRST) == ["rank_0", "rank_1"]
+    controller.note(SECOND)
+    assert controller.there(FIRST) == [], "it goes as soon as it may"
+    assert controller.there(SECOND) == ["rank_0", "rank_1"]
+
+
+def test_what_could_not_be_published_is_not_named_by_the_record_at_the_end(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any, **named: Any) -> None:
+        raise StoreFullError(28, "no space left")
+
+    controller.hear_of(FIRST)
+    monkeypatch.setattr(controller.committer, "place", full)
+    with pytest.raises(StoreFullError):
+        controller.handler.publish(str(controller.root / FIRST))
+    with suppress(Exception):  # pyarrow drops it
+        controller.note(FIRST)
+    assert not (controller.root / layout.TRAIN_RECORD).exists()
+    monkeypatch.undo()
+    controller.note(FIRST)
+    assert controller.there(FIRST) == ["rank_0", "rank_1"]
+
+
+@pytest.mark.parametrize("why", [StoreFullError(28, "no space left"), LeaseLostError("taken over")])
+def test_a_record_that_is_not_stored_fails_the_report_of_what_it_names(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, why: Exception
+) -> None:
+    from tune_sync.train_adapter import TrainCallback  # older Rays have nothing for it
+
+    callback = TrainCallback(controller.filesystem)
+    checkpoint = ray.train.Checkpoint(str(controller.root / FIRST), controller.filesystem)
+
+    def fail(*args: Any, **named: Any) -> None:
+        raise why
+
+    controller.hear_of(FIRST)
+    monkeypatch.setattr(controller.home, "commit_file", fail)
+    with suppress(Exception):  # pyarrow drops it
+        controller.note(FIRST)
+    with pytest.raises(NotStoredError, match=f"{layout.TRAIN_RECORD}.*(no space left|taken)"):
+        callback.after_report(None, [{}], checkpoint)
+    elsewhere = ray.train.Checkpoint(str(controller.root), pafs.LocalFileSystem())
+    for other in (elsewhere, None):
+        with pytest.raises(NotStoredError):
+            callback.after_report(None, [{}], other)
+    monkeypatch.undo()
+    controller.note(FIRST)
+    callback.after_report(None, [{}], checkpoint)
+    assert controller.there(FIRST) == ["rank_0", "rank_1"]
+
+
+def test_a_run_is_resumed_by_its_record_and_refused_where_that_is_gone(
+    controller: Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    home, record_file = controller.home, controller.root / layout.TRAIN_RECORD
+    for checkpoint in (FIRST, SECOND):  # a kill came before there was a record
+        controller.hear_of(checkpoint)
+        controller.handler.publish(str(controller.root / checkpoint))
+    assert saved_trials(home, "here", 0) == frozenset()
+    assert [f"here/{c} is not named" in caplog.text for c in (FIRST, SECOND)] == [True, True]
+    caplog.clear()
+    controller.note(SECOND)
+    assert saved_trials(home, "here", 0) == frozenset()
+    assert [f"here/{c} is not named" in caplog.text for c in (FIRST, SECOND)] == [True, False]
+    controller.handler.delete_dir(str(controller.root / FIRST))
+    record_file.unlink()
+    with pytest.raises(DamagedError, match=f"here .*{layout.TRAIN_RECORD}"):
+        saved_trials(home, "here", 0)
+
+
+def test_what_its_record_does_not_name_is_dropped_when_a_run_is_resumed(
+    controller: Controller,
+) -> None:
+    (controller.root / layout.INTERNAL_DIR).mkdir(parents=True)
+    (controller.root / layout.FORMAT_KEY).write_bytes(format_json())
+    for checkpoint in (FIRST, SECOND):
+        sealed(controller.committer, {"rank_0": b"1"}, checkpoint, ranks_count=1)
+    (controller.root / layout.TRAIN_RECORD).write_bytes(record(FIRST))  # of an older version
+    Run.open(controller.root, "resume", TIMEOUT_S, 0).give_back()
+    assert controller.there(FIRST) == ["rank_0"] and controller.there(SECOND) == []
+    assert not (controller.root / layout.STAGING_DIR).exists()
+
+
+def test_parts_of_which_not_all_came_go_when_a_run_is_resumed(controller: Controller) -> None:
+    """No node has staged the others: Ray Train stores what it reports."""
+    controller.hear_of(FIRST)
+    controller.note(FIRST)
+    sealed(controller.committer, {"rank_0": b"1"}, SECOND, ranks_count=2)
+    (controller.root / layout.FORMAT_KEY).write_bytes(format_json())
+    Run.open(controller.root, "resume", TIMEOUT_S, 0).give_back()
+    assert not (controller.root / layout.STAGING_DIR).exists()
+    assert controller.there(FIRST) == ["rank_0", "rank_1"] and controller.there(SECOND) == []
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"checkpoint_results": 1}', b"[" * 9999])
+def test_a_record_of_another_shape_names_nothing(body: bytes) -> None:
+    assert named_in(body) == []
