@@ -14,7 +14,13 @@ import ray.train
 from tests.unit.staged import sealed
 from tune_sync import layout
 from tune_sync.agents.connect import RayConnector
-from tune_sync.errors import DamagedError, LeaseLostError, NotStoredError, StoreFullError
+from tune_sync.errors import (
+    DamagedError,
+    ImmutableError,
+    LeaseLostError,
+    NotStoredError,
+    StoreFullError,
+)
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.home import LocalHome
 from tune_sync.homes.saved_state import saved_trials
@@ -82,6 +88,15 @@ def test_what_is_named_is_there_and_published_once(
     controller.note(FIRST, SECOND)
     controller.handler.publish(str(controller.root / SECOND))
     assert asked == [SECOND]
+
+
+def test_another_report_of_a_name_that_is_published_is_refused(controller: Controller) -> None:
+    controller.hear_of(FIRST)
+    controller.note(FIRST)
+    controller.told.clear()
+    controller.hear_of(FIRST)
+    with pytest.raises(ImmutableError, match=FIRST):
+        controller.handler.publish(str(controller.root / FIRST))
 
 
 def test_what_it_does_not_name_is_published_when_the_callback_hears_of_it(
