@@ -53,7 +53,7 @@ class Published:
     ) -> None:
         self._uploads, self._publish, self._remove = uploads, publish, remove
         self._depth = options.checkpoint_depth
-        self._early: dict[str, Conflicts] = {}
+        self._early: dict[str, tuple[Collection[str], Conflicts]] = {}  # of which attempts
         self._published: set[str] = set()  # workers tell again of what they reported before
         self._to_delete: set[str] = set()
         self._is_noted = False
@@ -74,8 +74,11 @@ class Published:
         if self._depth:
             return self._publish(checkpoint, self._uploads.take(checkpoint), metrics)
         with self._turn:
-            early = self._early.pop(checkpoint, None)
-            return self._publish_reported(checkpoint, metrics) if early is None else early
+            attempts = self._uploads.reported_at(checkpoint)
+            known, early = self._early.pop(checkpoint, ((), ()))
+            if known and set(attempts) <= set(known):
+                return early
+            return self._publish_reported(checkpoint, attempts, metrics)
 
     @contextmanager
     def _storing(self, record: bytes, home: Home) -> Iterator[None]:
@@ -83,8 +86,10 @@ class Published:
         with self._turn:
             self._published.intersection_update(named)
             for checkpoint in named:
-                if checkpoint not in self._published and self._uploads.reported_at(checkpoint):
-                    self._early[checkpoint] = self._publish_reported(checkpoint, None)
+                attempts = self._uploads.reported_at(checkpoint)
+                if attempts and checkpoint not in self._published:
+                    found = self._publish_reported(checkpoint, attempts, None)
+                    self._early[checkpoint] = attempts, found
         yield
         if not self._is_noted:
             note_stored(home)
@@ -96,8 +101,10 @@ class Published:
             except Exception as error:  # the record is stored: the next one tries again
                 logger.warning("%s is not deleted: %s", key, error)
 
-    def _publish_reported(self, checkpoint: str, metrics: Any) -> Conflicts:
-        found = self._publish(checkpoint, self._uploads.reported_at(checkpoint), metrics)
+    def _publish_reported(
+        self, checkpoint: str, attempts: Collection[str], metrics: Any
+    ) -> Conflicts:
+        found = self._publish(checkpoint, attempts, metrics)
         self._published.add(checkpoint)
         self._uploads.take(checkpoint)  # not before: who comes next tries again
         return found

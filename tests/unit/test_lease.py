@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -20,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.clock import Clock
-from tune_sync.errors import ConfigError, LeaseHeldError, LeaseLostError
+from tune_sync.errors import LeaseHeldError, LeaseLostError
 from tune_sync.homes import lease as lease_module
 from tune_sync.homes.lease import (
     LEASE_TTL_S,
@@ -63,17 +62,6 @@ def leave(root: Path, **changes: object) -> Holder:
 def mine(root: Path, clock: Clock, made: list[Lease], owner: str = "me") -> Lease:
     made.append(Lease(root, owner, clock))
     return made[-1]
-
-
-def test_a_file_system_without_locks_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def flock(*args: object) -> None:
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(ConfigError, match=r"lock.*no flock.*storage_path"):
-        Lease(tmp_path, "me").acquire()
 
 
 def test_a_free_directory_is_taken_and_given_back(
@@ -285,29 +273,6 @@ def test_only_a_live_holder_live_holder(tmp_path: Path, clock: Clock) -> None:
     assert live_holder(tmp_path, clock) is None
 
 
-def test_one_of_many_that_start_at_once_gets_it(
-    tmp_path: Path, clock: Clock, made: list[Lease]
-) -> None:
-    leases = [mine(tmp_path, clock, made, f"run{number}") for number in range(12)]
-    got, ready = [], threading.Barrier(len(leases))
-
-    def start(lease: Lease) -> None:
-        ready.wait()
-        try:
-            lease.acquire()
-        except LeaseHeldError:
-            return
-        got.append(lease)
-
-    threads = [threading.Thread(target=start, args=(lease,)) for lease in leases]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(got) == 1
-    got[0].check()
-
-
 def test_a_disk_that_hangs_does_not_keep_a_run_from_its_end(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -397,22 +362,6 @@ def test_a_lease_that_was_taken_from_the_living_is_not_handed_back(
     lease.acquire(may_take=lambda holder: True)
     lease.hand_back()
     assert read_holder(tmp_path / LEASE_KEY) is None
-
-
-def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lease_module, "LOCK_TRIES", 2)
-    file = tmp_path / "lease.json"
-    with locked(file):
-        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
-        child.start()
-    try:
-        with locked(file):
-            assert child.is_alive()
-    finally:
-        child.kill()
-        child.join()
 
 
 def test_what_is_only_tidied_is_not_taken_from_a_process_that_is_stopped(

@@ -1,18 +1,69 @@
-"""The lock of a lease is given up, whatever happens as it is held."""
+"""One at a time has the lock of a lease, and gives it up whatever happens as it is held."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import multiprocessing
+import threading
 import time
 from pathlib import Path
 from typing import IO
 
 import pytest
 
+from tune_sync.errors import ConfigError, LeaseHeldError
 from tune_sync.homes import lease as lease_module
-from tune_sync.homes.lease import locked
+from tune_sync.homes.lease import Lease, locked
+
+
+def test_a_file_system_without_locks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*args: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(ConfigError, match=r"lock.*no flock.*storage_path"):
+        Lease(tmp_path, "me").acquire()
+
+
+def test_one_of_many_that_start_at_once_gets_it(tmp_path: Path) -> None:
+    leases = [Lease(tmp_path, f"run{number}") for number in range(12)]
+    got, ready = [], threading.Barrier(len(leases))
+
+    def start(lease: Lease) -> None:
+        ready.wait()
+        try:
+            lease.acquire()
+        except LeaseHeldError:
+            return
+        got.append(lease)
+
+    threads = [threading.Thread(target=start, args=(lease,)) for lease in leases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == 1
+    got[0].check()
+    got[0].release()
+
+
+def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "LOCK_TRIES", 2)
+    file = tmp_path / "lease.json"
+    with locked(file):
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+    try:
+        with locked(file):
+            assert child.is_alive()
+    finally:
+        child.kill()
+        child.join()
 
 
 def test_a_disk_that_refuses_to_unlock_fails_nothing(

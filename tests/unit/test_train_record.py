@@ -14,7 +14,13 @@ import ray.train
 from tests.unit.staged import sealed
 from tune_sync import layout
 from tune_sync.agents.connect import RayConnector
-from tune_sync.errors import DamagedError, LeaseLostError, NotStoredError, StoreFullError
+from tune_sync.errors import (
+    DamagedError,
+    ImmutableError,
+    LeaseLostError,
+    NotStoredError,
+    StoreFullError,
+)
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.home import LocalHome
 from tune_sync.homes.saved_state import saved_trials
@@ -22,6 +28,7 @@ from tune_sync.homes.saved_train import named_in
 from tune_sync.homes.sites import format_json
 from tune_sync.run import Run
 from tune_sync.spec import Options, Spec
+from tune_sync.tidying import cleanup
 
 TIMEOUT_S = 10.0
 FIRST, SECOND = "checkpoint_2026-11-30_04-35-06.000001", "checkpoint_2026-11-30_04-35-08.000002"
@@ -82,6 +89,15 @@ def test_what_is_named_is_there_and_published_once(
     controller.note(FIRST, SECOND)
     controller.handler.publish(str(controller.root / SECOND))
     assert asked == [SECOND]
+
+
+def test_another_report_of_a_name_that_is_published_is_refused(controller: Controller) -> None:
+    controller.hear_of(FIRST)
+    controller.note(FIRST)
+    controller.told.clear()
+    controller.hear_of(FIRST)
+    with pytest.raises(ImmutableError, match=FIRST):
+        controller.handler.publish(str(controller.root / FIRST))
 
 
 def test_what_it_does_not_name_is_published_when_the_callback_hears_of_it(
@@ -189,15 +205,19 @@ def test_a_run_is_resumed_by_its_record_and_refused_where_that_is_gone(
         saved_trials(home, "here", 0)
 
 
-def test_what_its_record_does_not_name_is_dropped_when_a_run_is_resumed(
-    controller: Controller,
+@pytest.mark.parametrize("is_resumed", [True, False])
+def test_what_its_record_does_not_name_is_dropped_when_a_run_is_resumed_or_tidied(
+    controller: Controller, *, is_resumed: bool
 ) -> None:
     (controller.root / layout.INTERNAL_DIR).mkdir(parents=True)
     (controller.root / layout.FORMAT_KEY).write_bytes(format_json())
     for checkpoint in (FIRST, SECOND):
         sealed(controller.committer, {"rank_0": b"1"}, checkpoint, ranks_count=1)
     (controller.root / layout.TRAIN_RECORD).write_bytes(record(FIRST))  # of an older version
-    Run.open(controller.root, "resume", TIMEOUT_S, 0).give_back()
+    if is_resumed:
+        Run.open(controller.root, "resume", TIMEOUT_S, 0).give_back()
+    else:
+        assert cleanup(controller.root).completed == (FIRST,)
     assert controller.there(FIRST) == ["rank_0"] and controller.there(SECOND) == []
     assert not (controller.root / layout.STAGING_DIR).exists()
 

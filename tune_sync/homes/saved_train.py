@@ -65,12 +65,12 @@ def check_record(home: DriverHome, where: str) -> None:
 
 
 def drop_unnamed(home: DriverHome) -> None:
-    """Drop what is staged of checkpoints that no record names: nobody would ever delete them."""
+    """Drop what Ray Train has in staging and no record names: nobody would ever delete it."""
     named = _named(home)
     if named == []:  # its shape may be a later one's
         return
     for checkpoint, attempt in home.committer.attempts(""):
-        if checkpoint not in (named or ()):
+        if layout.is_checkpoint_name(checkpoint) and checkpoint not in (named or ()):
             home.committer.discard_attempt(checkpoint, attempt)
 
 
