@@ -103,6 +103,7 @@ def test_ranks_that_were_placed_are_known_to_the_next_run_once_a_put_is_taken(
         run.flush(TIMEOUT_S)
     bucket.error = None  # the outage ends before the run does
     run.close()
+    bucket.put("experiment_state-1.json", b'{"trial_data": []}')  # Ray writes one as it begins
     (found,) = manifests_of(start(bucket, runs).home.committer)
     assert {file.path for file in found.files} == {"a", "b"}
 
