@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from tune_sync.buckets.schemes import check_scheme
+from tune_sync.buckets.schemes import check_scheme, meant_url
 from tune_sync.buckets.url import is_bucket_url, parse_bucket_url
 from tune_sync.errors import ConfigError
 
@@ -50,6 +50,8 @@ def check_upload_dir(place: Any) -> bool:
         return True
     if re.match(r"file://(?!/|localhost/)", os.fspath(place)):
         raise ConfigError(f"SyncConfig(upload_dir={place!r}): is file:///mnt/results meant?")
+    if url := meant_url(os.fspath(place)):
+        raise ConfigError(f"SyncConfig(upload_dir={place!r}): is {url} meant?")
     if _HOST_AND_PATH.match(os.fspath(place)):
         raise ConfigError(
             f"SyncConfig(upload_dir={place!r}): neither a URL nor a path; where a command of "

@@ -46,7 +46,7 @@ def _unknown(kind: str, unknown: Sequence[str], known: Sequence[str]) -> str:
 def check_seconds(name: str, value: Any, most: float) -> None:
     """Raise ConfigError if it is no time above zero, up to `most`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise ConfigError(f"SyncConfig({name}={value!r}): seconds above zero are needed")
+        raise ConfigError(f"SyncConfig({name}={value!r}): a number of seconds above zero is needed")
     if value > most:
         raise ConfigError(f"SyncConfig({name}={value!r}): give {most:.0f} seconds at most")
 

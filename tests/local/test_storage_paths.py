@@ -70,6 +70,12 @@ def test_a_bare_path_is_no_upload_dir_as_a_bucket_may_be_meant(
         assert SyncConfig(upload_dir=works).upload_dir == works
 
 
+@pytest.mark.parametrize("given", ["s3:/bucket/path", "s3//bucket/path", "S3:/bucket/path"])
+def test_a_slip_in_a_url_is_named(given: str) -> None:
+    with pytest.raises(ConfigError, match="is s3://bucket/path meant"):
+        SyncConfig(upload_dir=given)
+
+
 def test_a_file_url_is_a_path(places: dict[str, Path]) -> None:
     url = f"file://{places['elsewhere']}/r"
     assert RunConfig(storage_path=url).storage_path == str(places["elsewhere"] / "r")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tune_sync.errors import ConfigError
 
 # Of fsspec's, what only reads.
@@ -13,10 +15,19 @@ _TESTED = {
     "root": "fsspec-xrootd",
 }
 
+_SLIP = re.compile(r"([A-Za-z0-9]+)(:/(?!/)|//)")
+
 
 def package_of(scheme: str) -> str:
     """What to install for URLs of a scheme that is tested here; "" for others."""
     return _TESTED.get(scheme, "")
+
+
+def meant_url(text: str) -> str:
+    """What a text with a slip in its "://" is meant to be, as "s3:/b/x" or "s3//b/x"; else ""."""
+    found = _SLIP.match(text)
+    scheme = found[1].lower() if found else ""
+    return f"{scheme}://{text[found.end() :].lstrip('/')}" if found and scheme in _TESTED else ""
 
 
 def check_scheme(scheme: str) -> None:

@@ -345,7 +345,7 @@ def in_use(where: object, holder: Holder, age_s: float, ttl_s: float = 0.0) -> L
     wait = f" (if it is dead, wait {ttl_s:.0f} s)" if ttl_s else ""
     return LeaseHeldError(
         f"{where} is in use by a live run: process {holder.pid} on host {holder.host}, last heard "
-        f"of {age_s:.0f} s ago; choose another name, or stop that run{wait}"
+        f"of {age_s:.0f} s ago; stop that run{wait}, or choose another name for a new one"
     )
 
 

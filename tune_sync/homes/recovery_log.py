@@ -14,7 +14,11 @@ def log_recovery(root: str, recovery: Recovery) -> None:
     if recovery.completed:
         logger.warning("%s: finished publishing %s", root, ", ".join(recovery.completed))
     if recovery.dropped:
-        logger.warning("%s: dropped incomplete %s", root, ", ".join(recovery.dropped))
+        logger.warning(
+            "%s: dropped incomplete %s: not all of it was stored when its run ended, or it was "
+            "being deleted",
+            root, ", ".join(recovery.dropped),
+        )  # fmt: skip
     log_forgotten(root, recovery)
 
 

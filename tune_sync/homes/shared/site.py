@@ -97,9 +97,9 @@ def check_abilities(directory: Path) -> None:
     name = f".tune_sync-probe-{uuid.uuid4().hex}"
     store = LocalStore(directory)
     store.setting = SETTING
-    with store.room(directory):
+    with store.room(directory):  # which is what has to be mended, and not the probe's
         make_directory(directory, SETTING)
-    store.make_dir(name)
+        Path(directory, name).mkdir()
     probe = LocalStore(directory / name)
     try:
         for ability, attempt in _ABILITIES.items():
