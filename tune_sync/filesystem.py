@@ -36,18 +36,17 @@ from tune_sync.homes.shared.home import SharedHome
 from tune_sync.homes.shared.site import SharedSite
 from tune_sync.homes.sites import LocalSite, Site
 from tune_sync.layout import Kind, Place
+from tune_sync.manifest import Conflicts
 from tune_sync.run import Run
 from tune_sync.sent_files import SentFiles
 from tune_sync.spec import Connector, Spec
-from tune_sync.train_record import Conflicts, Published
+from tune_sync.train_record import TrainRecord
 from tune_sync.transfer.reads import Reads
-from tune_sync.transfer.streams import FileStream, NullStream, as_file_info
+from tune_sync.transfer.streams import COPY_BYTES, FileStream, NullStream, as_file_info
 from tune_sync.transfer.tree import TreeFile
 from tune_sync.transfer.turn import COPYING, InTurn
 from tune_sync.transfer.upload import CheckpointUpload
 from tune_sync.transfer.uploads import Uploads
-
-COPY_BYTES = 16 << 20
 
 # Those that someone still has: what opens a run's results later gets another one.
 _HANDLERS: WeakValueDictionary[str, SyncHandler] = WeakValueDictionary()
@@ -57,15 +56,13 @@ _HANDLERS_LOCK = threading.Lock()
 def reopen_handler(
     plain: Mapping[str, Any], connector: Connector, reported: tuple[tuple[Any, ...], ...]
 ) -> SyncHandler:
-    """Unpickle a handler; `reported` is `Uploads.reported` of the pickling process.
-
-    An older version named no ranks: then its run has ended, and with it its attempts.
-    """
+    """Unpickle a handler; `reported` is `Uploads.reported` of the pickling process."""
     spec = Spec.from_plain(plain)
     connector.check_here(spec)
     handler = open_handler(spec, connector)
     if not (reported or handler.run or handler.is_driver):  # a trial may have been elsewhere
         handler.files.begin_anew()
+    # An older version named no ranks: then its run has ended, and with it its attempts.
     handler.uploads.heard_of(tuple((c, a, rank) for c, a, *ranks in reported for rank in ranks))
     return handler
 
@@ -102,8 +99,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         self._home_cache: tuple[Spec, Home] | None = None
         check_key = check_object_key if spec.scheme else layout.check_key  # also where it stages
         self.uploads = Uploads(lambda report: connector.reported(self.spec, report), check_key)
-        self._published = Published(self.uploads, self._publish, self._remove, spec.options)
-        self.files = SentFiles(self._tell_unstored, self._published.storing)
+        self._record = TrainRecord(self.uploads, self._publish, self._remove, spec.options)
+        self.files = SentFiles(self._tell_unstored, self._record.storing)
         self._reads = Reads()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -252,7 +249,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         if self.run is not None and running and place.kind is Kind.CHECKPOINT and not place.inner:
             self.run.let_go(place.checkpoint)
         elif place.kind is Kind.CHECKPOINT and layout.TRAIN_RECORD in self.files.unstored:
-            self._published.delete_later(self._own_key(path))
+            self._record.refuse_delete(self._own_key(path))
         else:
             self._remove(self._own_key(path))
 
@@ -280,7 +277,10 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def publish(self, path: str, metrics: Any = None) -> Conflicts:
         """Publish what all writers sealed (`Home.publish`). On the driver that is seen at once."""
         self.barrier()
-        return self._published.of_report(self._own_key(path), metrics)
+        checkpoint = self._own_key(path)
+        if self.spec.options.checkpoint_depth:
+            return self._publish(checkpoint, self.uploads.take(checkpoint), metrics)
+        return self._record.of_report(checkpoint)  # of Ray Train
 
     def publish_early(self, path: str, metrics: Any = None) -> None:
         """On the driver, publish a checkpoint that was reported and that Ray did not register."""
@@ -382,10 +382,10 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             )
         return upload or self._begin(place.checkpoint, goes_on=True)
 
-    def _publish(self, checkpoint: str, attempts: Collection[str], metrics: Any) -> Conflicts:
+    def _publish(self, key: str, attempts: Collection[str], metrics: Any = None) -> Conflicts:
         if self.run is None:
-            return self._home().publish(checkpoint, self.spec.options.strict, attempts)
-        return self.run.publish(checkpoint, self.spec.options.strict, attempts, metrics)
+            return self._home().publish(key, self.spec.options.strict, attempts)
+        return self.run.publish(key, self.spec.options.strict, attempts, metrics)
 
     def _file_stream(self, key: str, place: Place) -> FileStream:
         run, timeout_s = self.run, self.spec.options.timeout_s

@@ -68,7 +68,7 @@ def plain(key: str, depth: int) -> str:
         PathRefusedError: It is ours, or the experiment directory itself.
         ImmutableError: It is, or is in, a checkpoint.
     """
-    if _INNER.fullmatch(key) or key == layout.TRAIN_NOTE:
+    if _INNER.fullmatch(key) or key == layout.TRAIN_RECORD_STORED:
         return key
     place = layout.classify(key, checkpoint_depth=depth)
     if place.kind is Kind.CHECKPOINT:

@@ -5,6 +5,7 @@ A *key* is a POSIX path relative to the experiment directory, as Ray lays it out
 ```
 experiment_state-….json, tuner.pkl, …          STATE
 <trial>/checkpoint_000000/…                    CHECKPOINT
+checkpoint_2026-…/…                            CHECKPOINT of Ray Train by itself (depth 0)
 <trial>/result.json, <trial>/plots/a.png, …    TRIAL_FILE
 .tune_sync/…                                   INTERNAL (ours; everything else is Ray's own layout)
 ```
@@ -29,8 +30,9 @@ REPORTED_DIR = f"{INTERNAL_DIR}/reported"
 LEASE_KEY = f"{INTERNAL_DIR}/lease.json"
 FORMAT_KEY = f"{INTERNAL_DIR}/format.json"
 EXPERIMENT_KEY = f"{INTERNAL_DIR}/experiment.json"
-TRAIN_NOTE = f"{INTERNAL_DIR}/train_record.json"  # that there has been one of these:
-TRAIN_RECORD = "checkpoint_manager_snapshot.json"  # Ray Train's, at the top of an experiment
+# Ray Train's file that names its checkpoints, at the top of an experiment; and that there was one.
+TRAIN_RECORD = "checkpoint_manager_snapshot.json"
+TRAIN_RECORD_STORED = f"{INTERNAL_DIR}/train_record_stored.json"
 INTENT = "manifest.json"  # in staging: the manifest that is going to be
 
 # Of one name in a directory.

@@ -125,17 +125,21 @@ class Manifest:
     metrics: dict[str, Any] | None = None
 
 
+# `(path, winning rank, losing rank)` where equal names had different bytes.
+Conflicts = tuple[tuple[str, int, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
     """A checkpoint that is visible and whole, with its manifest still to be recorded.
 
     Attributes:
         manifest: What will be recorded.
-        conflicts: `(path, winning rank, losing rank)`, for a warning.
+        conflicts: For a warning.
     """
 
     manifest: Manifest
-    conflicts: tuple[tuple[str, int, int], ...]
+    conflicts: Conflicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +151,14 @@ class Union:
         moves: `(attempt, path)` of files that have to move into the first one's staging.
         files: Files of the whole.
         directories: Directories of the whole.
-        conflicts: `(path, winning rank, losing rank)` where equal names had different bytes.
+        conflicts: What the parts disagree on.
     """
 
     seals: tuple[Seal, ...]
     moves: tuple[tuple[str, str], ...]
     files: tuple[FileEntry, ...]
     directories: tuple[str, ...]
-    conflicts: tuple[tuple[str, int, int], ...]
+    conflicts: Conflicts
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -17,9 +17,10 @@ from tune_sync.homes.inner_runs import recover_inner
 from tune_sync.homes.recorded import Recovery, newest_of
 from tune_sync.homes.recovery_log import log_forgotten, log_recovery
 from tune_sync.homes.saved_state import TrialNames, saved_trials
-from tune_sync.homes.saved_train import drop_unnamed
+from tune_sync.homes.saved_train import go_by_record
 from tune_sync.homes.sites import LocalSite, Site, exists_already, make_way, taking
 from tune_sync.homes.state_records import Corrections
+from tune_sync.manifest import Conflicts
 from tune_sync.own_runs import OWN, Call
 from tune_sync.publisher import Publisher
 from tune_sync.refused import Refused, may_pass
@@ -76,9 +77,8 @@ class Run:
         self.is_told_twice = False
         self.refused = Refused()
         self._published_early: set[str] = set()
-        self._taken: set[str] = set()
-        self._visible: set[str] = set()  # of these, what Ray has not let go
-        self._let_go: set[str] = set()
+        self._taken, self._let_go = set[str](), set[str]()  # by this or an earlier run; by Ray
+        self._visible: set[str] = set()  # of what is taken, what Ray has not let go
         self.corrections = Corrections()
         self.versions = Versions()
         self.in_use: Callable[[], Collection[str]] = frozenset
@@ -119,12 +119,12 @@ class Run:
             run = cls(site, checkpoint_depth, timeout_s, strict)
         try:
             look()
-            if on_existing == "resume":  # read before anything is swept
-                run.saved_trials = saved_trials(run.home, site.where, checkpoint_depth)
             if on_existing == "error" and site.holds_experiment():  # it came up since we looked
                 raise exists_already(site, ways_out)
             if not checkpoint_depth:
-                drop_unnamed(run.home)
+                go_by_record(run.home, site.where, resumes=on_existing == "resume")
+            elif on_existing == "resume":  # read before anything is swept
+                run.saved_trials = saved_trials(run.home, site.where)
             run.recover(waits=on_existing == "resume" and checkpoint_depth > 0)
         except BaseException:
             run.give_back()
@@ -154,7 +154,7 @@ class Run:
     def publish(
         self, checkpoint: str, strict: bool, attempts: Collection[str],
         metrics: dict[str, Any] | None = None,
-    ) -> tuple[tuple[str, int, int], ...]:  # fmt: skip
+    ) -> Conflicts:  # fmt: skip
         """Make a checkpoint visible now, and record it in the background; see `Committer.place`.
 
         Raises:

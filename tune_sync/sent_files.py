@@ -22,8 +22,7 @@ from tune_sync.homes.state_records import NotYetError, is_torn
 from tune_sync.layout import Kind
 from tune_sync.paced import Paced
 from tune_sync.run import Run
-from tune_sync.train_record import Storing
-from tune_sync.transfer.streams import FileStream
+from tune_sync.transfer.streams import FileStream, Storing
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -64,8 +63,8 @@ class SentFiles:
 
     Args:
         tell: Called with the key of a file that is not stored, and why.
-        storing: Says by the key of a file within what it is put in its place, which takes all of it
-            and where it goes; what that raises is why it is not stored.
+        storing: Of the key of a file: what it is put in its place within, or None. What that raises
+            is why it is not stored.
 
     Attributes:
         unstored: Key of a file whose last version is not stored -> why.

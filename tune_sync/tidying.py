@@ -16,7 +16,7 @@ from tune_sync.homes.bucket.site import BucketSite
 from tune_sync.homes.inner_runs import recover_inner
 from tune_sync.homes.lease import TIDYING
 from tune_sync.homes.recorded import Recovery
-from tune_sync.homes.saved_train import drop_unnamed
+from tune_sync.homes.saved_train import drop_unnamed, was_record_removed
 from tune_sync.homes.sites import LocalSite, Site
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -62,8 +62,8 @@ def tidy(site: Site) -> Recovery:
     lease.acquire()
     try:
         home = site.home(owner, 1)
-        if home.info(layout.TRAIN_RECORD) is not None:
-            drop_unnamed(home)
+        if not was_record_removed(home):
+            drop_unnamed(home, site.where)
         sent_since_s = time.time() - LEFT_AGE_S
         recovery: Recovery = home.committer.recover(waits=True, sent_since_s=sent_since_s)
         recovery += recover_inner(site, home, owner, waits=True, sent_since_s=sent_since_s)

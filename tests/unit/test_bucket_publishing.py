@@ -114,7 +114,7 @@ def test_staging_of_ray_train_that_no_record_names_goes() -> None:
     for name in names:
         home.seal(name, Seal(home.begin(name), 0, 1.0, (), ranks_count=1))
     home.bucket.put(TRAIN_RECORD, record(names[0]))
-    drop_unnamed(home)
+    drop_unnamed(home, "here")
     assert home.committer.recover().completed == (names[0],)
     assert home.bucket.list(STAGING_DIR) == []
     note_stored(home)

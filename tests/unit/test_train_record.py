@@ -23,8 +23,7 @@ from tune_sync.errors import (
 )
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.home import LocalHome
-from tune_sync.homes.saved_state import saved_trials
-from tune_sync.homes.saved_train import named_in
+from tune_sync.homes.saved_train import check_record, named_in
 from tune_sync.homes.sites import format_json
 from tune_sync.run import Run
 from tune_sync.spec import Options, Spec
@@ -193,32 +192,35 @@ def test_a_run_is_resumed_by_its_record_and_refused_where_that_is_gone(
     for checkpoint in (FIRST, SECOND):  # a kill came before there was a record
         controller.hear_of(checkpoint)
         controller.handler.publish(str(controller.root / checkpoint))
-    assert saved_trials(home, "here", 0) == frozenset()
+    check_record(home, "here")
     assert [f"here/{c} is not named" in caplog.text for c in (FIRST, SECOND)] == [True, True]
     caplog.clear()
     controller.note(SECOND)
-    assert saved_trials(home, "here", 0) == frozenset()
+    check_record(home, "here")
     assert [f"here/{c} is not named" in caplog.text for c in (FIRST, SECOND)] == [True, False]
     controller.handler.delete_dir(str(controller.root / FIRST))
     record_file.unlink()
     with pytest.raises(DamagedError, match=f"here .*{layout.TRAIN_RECORD}"):
-        saved_trials(home, "here", 0)
+        check_record(home, "here")
 
 
+@pytest.mark.parametrize("has_record", [True, False])
 @pytest.mark.parametrize("is_resumed", [True, False])
-def test_what_its_record_does_not_name_is_dropped_when_a_run_is_resumed_or_tidied(
-    controller: Controller, *, is_resumed: bool
+def test_what_no_record_names_is_dropped_when_a_run_is_resumed_or_tidied(
+    controller: Controller, *, is_resumed: bool, has_record: bool
 ) -> None:
     (controller.root / layout.INTERNAL_DIR).mkdir(parents=True)
     (controller.root / layout.FORMAT_KEY).write_bytes(format_json())
     for checkpoint in (FIRST, SECOND):
         sealed(controller.committer, {"rank_0": b"1"}, checkpoint, ranks_count=1)
-    (controller.root / layout.TRAIN_RECORD).write_bytes(record(FIRST))  # of an older version
+    if has_record:  # of an older version
+        (controller.root / layout.TRAIN_RECORD).write_bytes(record(FIRST))
     if is_resumed:
         Run.open(controller.root, "resume", TIMEOUT_S, 0).give_back()
     else:
-        assert cleanup(controller.root).completed == (FIRST,)
-    assert controller.there(FIRST) == ["rank_0"] and controller.there(SECOND) == []
+        assert cleanup(controller.root).completed == ((FIRST,) if has_record else ())
+    assert controller.there(FIRST) == (["rank_0"] if has_record else [])
+    assert controller.there(SECOND) == []
     assert not (controller.root / layout.STAGING_DIR).exists()
 
 

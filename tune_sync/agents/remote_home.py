@@ -24,7 +24,7 @@ from tune_sync.errors import HomeLostError
 from tune_sync.guard import staged_part
 from tune_sync.homes.home import Piece, ReadsAll, digest_of
 from tune_sync.homes.store import Info
-from tune_sync.manifest import Seal
+from tune_sync.manifest import Conflicts, Seal
 from tune_sync.new_pages import new_pages
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -192,13 +192,9 @@ class RemoteHome(ReadsAll):
         """See `Home.discard_attempt`. Waited for a moment only: it may follow a hang."""
         self._give_up("discard_attempt", checkpoint, attempt)
 
-    def publish(
-        self, checkpoint: str, strict: bool, attempts: Collection[str]
-    ) -> tuple[tuple[str, int, int], ...]:
+    def publish(self, checkpoint: str, strict: bool, attempts: Collection[str]) -> Conflicts:
         """See `Home.publish`."""
-        conflicts: tuple[tuple[str, int, int], ...] = self._call(
-            "publish", checkpoint, strict, list(attempts)
-        )
+        conflicts: Conflicts = self._call("publish", checkpoint, strict, list(attempts))
         return conflicts
 
     # Inside

@@ -27,7 +27,7 @@ from tune_sync.behind.spilling_home import KEPT_COUNT, SpillingHome
 from tune_sync.errors import NotWholeError, StoreFullError, SyncTimeoutError
 from tune_sync.homes.home import Home, Piece
 from tune_sync.homes.store import Info
-from tune_sync.manifest import FileEntry, Seal
+from tune_sync.manifest import Conflicts, FileEntry, Seal
 from tune_sync.sending.orders import AT
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -290,9 +290,7 @@ class StagingHome:
         """See `Home.discard_attempt`."""
         self._local.discard_attempt(checkpoint, attempt)
 
-    def publish(
-        self, checkpoint: str, strict: bool, attempts: Collection[str]
-    ) -> tuple[tuple[str, int, int], ...]:
+    def publish(self, checkpoint: str, strict: bool, attempts: Collection[str]) -> Conflicts:
         """See `Home.publish`."""
         return self._destination.publish(checkpoint, strict, attempts)
 

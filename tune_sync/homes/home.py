@@ -21,7 +21,7 @@ from tune_sync.homes.lease import check_owner
 from tune_sync.homes.recorded import LiveSnapshot, recorded
 from tune_sync.homes.store import Info, LocalStore
 from tune_sync.layout import manifest_key
-from tune_sync.manifest import FileEntry, Seal
+from tune_sync.manifest import Conflicts, FileEntry, Seal
 
 # Files that came in, or were given up, that are known as such: a write that was on its way for
 # longer, while so many others went by, makes one anew, which stays until the next sweep.
@@ -138,9 +138,7 @@ class Home(Protocol):
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """Drop an attempt; its late writes fail."""
 
-    def publish(
-        self, checkpoint: str, strict: bool, attempts: Collection[str]
-    ) -> tuple[tuple[str, int, int], ...]:
+    def publish(self, checkpoint: str, strict: bool, attempts: Collection[str]) -> Conflicts:
         """Publish what all ranks sealed in these attempts; returns `Union.conflicts`."""
 
 
@@ -311,9 +309,7 @@ class LocalHome(ReadsAll):
         guard.checkpoint(checkpoint, self._depth)
         self.committer.discard_attempt(checkpoint, guard.attempt(attempt))
 
-    def publish(
-        self, checkpoint: str, strict: bool, attempts: Collection[str]
-    ) -> tuple[tuple[str, int, int], ...]:
+    def publish(self, checkpoint: str, strict: bool, attempts: Collection[str]) -> Conflicts:
         """See `Home.publish`."""
         guard.checkpoint(checkpoint, self._depth)
         is_recorded = self.store.info(layout.manifest_key(checkpoint)) is not None

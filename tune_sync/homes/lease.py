@@ -2,8 +2,8 @@
 
 The lease is one small JSON file. Whoever starts a run takes it, and refreshes its heartbeat
 while the run lives. A lease is free to take when its owner is surely dead (a process of this
-machine that is gone) or silent for `LEASE_TTL_S`. Whoever lost it learns so at the next write,
-because the file then holds another owner's id; that check is the fence.
+machine that is gone) or silent for `LEASE_TTL_S`. Whoever lost it learns so before anything of it
+becomes visible, because the file then holds another owner's id; that check is the fence.
 """
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ def in_use(where: object, holder: Holder, age_s: float, ttl_s: float = 0.0) -> L
         age_s: Since its last sign of life.
         ttl_s: After how long without one it may be taken from it; 0 if that is not known here.
     """
-    wait = f" (if it is dead, wait {ttl_s:.0f} s)" if ttl_s else ""
+    wait = f" (if it is dead, wait {max(0.0, ttl_s - age_s):.0f} s)" if ttl_s else ""
     return LeaseHeldError(
         f"{where} is in use by a live run: process {holder.pid} on host {holder.host}, last heard "
         f"of {age_s:.0f} s ago; stop that run{wait}, or choose another name for a new one"

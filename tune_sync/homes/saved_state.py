@@ -15,7 +15,6 @@ from typing import Any
 
 from tune_sync.environment import longest_trial_name
 from tune_sync.errors import DamagedError
-from tune_sync.homes.saved_train import check_record
 from tune_sync.homes.sites import DriverHome
 
 STATES = "experiment_state-*.json"
@@ -82,21 +81,17 @@ def beginning_of(name: str, tag: str) -> str:
     return f"{name}_{tag}"[:longest_count] + "_" if is_told else ""
 
 
-def saved_trials(home: DriverHome, where: str, checkpoint_depth: int = 1) -> frozenset[TrialNames]:
-    """The trials in the newest state of an experiment; none if it never began, or is Ray Train's.
+def saved_trials(home: DriverHome, where: str) -> frozenset[TrialNames]:
+    """The trials in the newest state of an experiment; none if it never began.
 
     Args:
         home: Of the experiment.
         where: Names it in errors.
-        checkpoint_depth: See `layout.classify`.
 
     Raises:
         DamagedError: The state cannot be read, or is missing where there are checkpoints.
         OSError: It could not be looked at.
     """
-    if not checkpoint_depth:
-        check_record(home, where)
-        return frozenset()
     top = home.list("", False) if home.info("") is not None else []
     states = sorted((e for e in top if is_state(e.key)), key=lambda e: e.key)
     if not states:

@@ -37,7 +37,14 @@ def note_stored(home: Home) -> None:
     incoming = home.begin_file()
     home.write(incoming, 0, json.dumps({"format_version": FORMAT_VERSION}).encode())
     home.flush(incoming)
-    home.commit_file(incoming, layout.TRAIN_NOTE, durable=True)
+    home.commit_file(incoming, layout.TRAIN_RECORD_STORED, durable=True)
+
+
+def go_by_record(home: DriverHome, where: str, *, resumes: bool) -> None:
+    """Where a run begins: drop what its record does not name. Raises as `check_record` does."""
+    if resumes:
+        check_record(home, where)
+    drop_unnamed(home, where)
 
 
 def check_record(home: DriverHome, where: str) -> None:
@@ -50,13 +57,15 @@ def check_record(home: DriverHome, where: str) -> None:
     Raises:
         DamagedError: The record was stored and is gone, so that Ray Train would begin afresh.
     """
-    named = _named(home)
-    if named is None and home.info(layout.TRAIN_NOTE) is not None:
+    if was_record_removed(home):
         raise DamagedError(
             f"{where} holds a run of Ray Train, but no {layout.TRAIN_RECORD} that names its "
             "checkpoints; put that file back, or choose another name to start afresh"
         )
-    for checkpoint in home.published_keys() if named != [] else ():
+    named = _named(home)
+    if named == []:
+        return
+    for checkpoint in home.published_keys():
         if checkpoint not in (named or ()):
             logger.warning(
                 "%s/%s is not named by Ray Train, which was ended just then: it does not go on "
@@ -64,17 +73,31 @@ def check_record(home: DriverHome, where: str) -> None:
             )  # fmt: skip
 
 
-def drop_unnamed(home: DriverHome) -> None:
-    """Drop what Ray Train has in staging and no record names: nobody would ever delete it."""
+def was_record_removed(home: Home) -> bool:
+    """Whether a record was stored that is gone; not by Ray Train."""
+    gone = home.info(layout.TRAIN_RECORD) is None
+    return gone and home.info(layout.TRAIN_RECORD_STORED) is not None
+
+
+def drop_unnamed(home: DriverHome, where: str) -> None:
+    """Drop what Ray Train has in staging and no record names: nobody would ever delete it.
+
+    Args:
+        home: Of the experiment; of Ray Tune's nothing is dropped.
+        where: Names it in messages.
+    """
     named = _named(home)
-    if named == []:  # its shape may be a later one's
+    if named == []:
         return
     for checkpoint, attempt in home.committer.attempts(""):
         if layout.is_checkpoint_name(checkpoint) and checkpoint not in (named or ()):
             home.committer.discard_attempt(checkpoint, attempt)
+            logger.warning(
+                "%s: dropped what was staged of %s: Ray Train did not note it", where, checkpoint
+            )
 
 
 def _named(home: Home) -> list[str] | None:
-    """See `named_in`; None where there is no record."""
+    """See `named_in`. None: there is no record. []: its shape is not known, so nothing is said."""
     found = home.info(layout.TRAIN_RECORD)
     return None if found is None else named_in(home.read(found.key, 0, found.size_bytes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 import pyarrow.fs as pafs
 
@@ -13,6 +13,9 @@ from tune_sync.homes.store import Info
 from tune_sync.manifest import FileEntry
 from tune_sync.transfer.chunks import Chunks
 from tune_sync.transfer.digests import Checker
+
+# Of a file's bytes, and the home that they go to: a context in which the file is put in its place.
+Storing = Callable[[bytes, Home], AbstractContextManager[None]]
 
 # Only who copies asks for more at once, and asks again until there is nothing more.
 COPY_BYTES = 16 << 20

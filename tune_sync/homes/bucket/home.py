@@ -30,7 +30,7 @@ from tune_sync.homes.bucket.streams import TELL_SIZE, ObjectStream, too_large
 from tune_sync.homes.bucket.view import BucketView, as_directory, as_tree
 from tune_sync.homes.home import NoLinksError, Piece, ReadsAll
 from tune_sync.homes.store import Info
-from tune_sync.manifest import Manifest, Seal
+from tune_sync.manifest import Conflicts, Manifest, Seal
 
 T = TypeVar("T")
 
@@ -248,9 +248,7 @@ class BucketHome(ReadsAll):
         self._transfers.drop(part)
         self.committer.discard_attempt(checkpoint, attempt)
 
-    def publish(
-        self, checkpoint: str, strict: bool, attempts: Collection[str]
-    ) -> tuple[tuple[str, int, int], ...]:
+    def publish(self, checkpoint: str, strict: bool, attempts: Collection[str]) -> Conflicts:
         """See `Home.publish`."""
         guard.checkpoint(checkpoint, self._depth)
         placed = self.committer.place(checkpoint, strict=strict, attempts=attempts)
