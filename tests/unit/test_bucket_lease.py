@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,8 +19,9 @@ from tests.unit.clock import Clock
 from tune_sync.errors import LeaseHeldError, LeaseLostError, StoreUnreachableError
 from tune_sync.homes.bucket import lease as bucket_lease
 from tune_sync.homes.bucket.lease import BUCKET_LEASE_TTL_S, BucketLease, live_holder, read_holder
-from tune_sync.homes.lease import Holder
+from tune_sync.homes.lease import TIDYING, Holder
 from tune_sync.layout import LEASE_KEY
+from tune_sync.process import machine, start_of
 from tune_sync.testing.memory_bucket import MemoryBucket
 
 TIMEOUT_S = 10.0
@@ -251,3 +254,20 @@ def test_a_lease_is_handed_back_to_the_dead_run_that_had_it(
     holder = read_holder(bucket)
     assert holder is not None and holder.owner == "other"
     assert live_holder(bucket, clock) is None
+
+
+def test_what_is_only_tidied_is_not_taken_from_a_process_that_is_stopped(
+    bucket: MemoryBucket, clock: Clock, made: list[BucketLease]
+) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        os.kill(process.pid, signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        start = start_of(process.pid)
+        leave(bucket, pid=process.pid, machine=machine(), process_start=start, heartbeat_s=1.0)
+        with pytest.raises(LeaseHeldError, match=f"stopped: .*kill -CONT {process.pid}"):
+            mine(bucket, clock, made, f"{TIDYING}1").acquire()
+        mine(bucket, clock, made, "a restore").acquire()
+    finally:
+        process.kill()
+        process.wait()

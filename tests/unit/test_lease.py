@@ -372,13 +372,17 @@ def test_what_is_only_tidied_is_not_taken_from_a_process_that_is_stopped(
         os.kill(process.pid, signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
         began = start_of(process.pid)
-        leave(tmp_path, pid=process.pid, machine=machine(), process_start=began, heartbeat_s=0.0)
+        leave(tmp_path, pid=process.pid, machine=machine(), process_start=began, heartbeat_s=1.0)
         with pytest.raises(LeaseHeldError, match=f"stopped: .*kill -CONT {process.pid}"):
             mine(tmp_path, clock, made, f"{TIDYING}1").acquire()
+        leave(tmp_path, pid=process.pid, machine=machine(), process_start=began, heartbeat_s=0.0)
+        of_what_was_over = mine(tmp_path, clock, made, f"{TIDYING}2")
+        of_what_was_over.acquire()
+        of_what_was_over.hand_back()
         mine(tmp_path, clock, made, "a restore").acquire()
         assert live_holder(tmp_path, clock) is not None
     finally:
         process.kill()
         process.wait()
     leave(tmp_path, pid=process.pid, machine=machine(), process_start=began, heartbeat_s=0.0)
-    mine(tmp_path, clock, made, f"{TIDYING}2").acquire()
+    mine(tmp_path, clock, made, f"{TIDYING}3").acquire()

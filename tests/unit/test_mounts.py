@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,3 +164,36 @@ def test_without_such_tables_all_is_as_before(
     monkeypatch.setattr(mounts, "FSTAB", tmp_path / "none")
     assert mount_of(tmp_path) is None
     assert bare_point(NOT_THERE) == missing_mount(NOT_THERE) == ""
+
+
+def test_what_is_mounted_below_is_taken_as_it_is(tmp_path: Path) -> None:
+    """As images have it: a line for all of /mnt, and mounts in directories of it."""
+    with_an_fstab(
+        tmp_path,
+        """
+(point / "nfs").mkdir(parents=True)
+mount("-t", "tmpfs", "none", point / "nfs")
+SharedSite(point / "nfs" / "runs" / "exp").check()
+assert missing_mount(point / "runs") == str(point)
+""",
+    )
+
+
+def test_what_else_fstab_has_is_not_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server may be away, and whoever looks would wait for it."""
+    away, looked_at = tmp_path / "away", list[str]()
+    fstab = tmp_path / "fstab"
+    fstab.write_text(f"server:/away {away} nfs4 hard 0 0\n")
+    monkeypatch.setattr(mounts, "FSTAB", fstab)
+    lstat = os.lstat
+
+    def look(path: Any, **how: Any) -> os.stat_result:
+        looked_at.append(os.fspath(path))
+        return lstat(path, **how)
+
+    monkeypatch.setattr(os, "lstat", look)
+    assert missing_mount(tmp_path / "here" / "exp") == ""
+    assert looked_at and str(away) not in looked_at
+    assert missing_mount(away / "exp") == str(away)

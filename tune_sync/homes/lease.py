@@ -144,11 +144,7 @@ class Lease:
             if holder is not None and holder.owner != self._owner:
                 now_s = self._clock()
                 age_s, ttl_s = holder.age_s(now_s), LEASE_TTL_S + holder.ahead_s(now_s)
-                if self._owner.startswith(TIDYING) and _is_stopped(holder):
-                    raise LeaseHeldError(
-                        f"{self._file.parent.parent} is in use by process {holder.pid}, which is "
-                        f"stopped: let it go on (kill -CONT {holder.pid}), or end it first"
-                    )
+                check_not_stopped(holder, self._owner, self._file.parent.parent)
                 is_dead = age_s >= LEASE_TTL_S or _surely_dead(holder)
                 if not is_dead and not may_take(holder):
                     raise in_use(self._file.parent.parent, holder, age_s, ttl_s)
@@ -349,13 +345,19 @@ def in_use(where: object, holder: Holder, age_s: float, ttl_s: float = 0.0) -> L
     )
 
 
-def _is_stopped(holder: Holder) -> bool:
-    """Whether it is stopped here: when it goes on, what it had taken for reported has to be there.
+def check_not_stopped(holder: Holder, owner: str, where: object) -> None:
+    """Raise LeaseHeldError if `owner` only tidies, and the run is stopped on this machine.
 
-    Whoever takes the run over ends it with that.
+    When it goes on, what it had taken for reported has to be there. Whoever takes it over ends it.
     """
     is_here = bool(holder.machine) and holder.machine == _machine()
-    return is_here and is_stopped(holder.pid, holder.process_start)
+    is_over = not holder.heartbeat_s or holder.owner in _ENDED  # its process may do other things
+    is_tidied = owner.startswith(TIDYING) and is_here and not is_over
+    if is_tidied and is_stopped(holder.pid, holder.process_start):
+        raise LeaseHeldError(
+            f"{where} is in use by process {holder.pid}, which is stopped: let it go on "
+            f"(kill -CONT {holder.pid}), or end it first"
+        )
 
 
 def _surely_dead(holder: Holder) -> bool:

@@ -39,6 +39,10 @@ class Mount:
     kind: str
     source: str
 
+    def is_below(self, directory: str) -> bool:
+        """Whether it is mounted there, or below; not if it only would be, by its first use."""
+        return PurePath(self.point).is_relative_to(directory) and self.kind != _AUTOFS
+
     def __str__(self) -> str:
         named = f" {self.source}" if self.source not in ("none", self.kind) else ""
         return f"{self.kind}{named}, mounted at {self.point}"
@@ -55,14 +59,17 @@ def mount_of(path: Path) -> Mount | None:
 
 
 def missing_mount(path: Path) -> str:
-    """The mount point of `FSTAB`, at `path` or above it, where nothing is mounted; "" if none is.
+    """The mount point that `FSTAB` has at `path` or above it, and where nothing is mounted.
 
-    What is mounted by its first use is used.
+    "" if there is none, or the system does not tell. What is mounted by its first use is used.
     """
-    for point in _wanted():
-        if PurePath(os.path.realpath(path)).is_relative_to(point):
+    spelled, real = PurePath(os.path.abspath(path)), PurePath(os.path.realpath(path))
+    on_the_way = {str(above) for end in (spelled, real) for above in (end, *end.parents)}
+    for point in _wanted():  # no other one is touched: its server may be away, and let us wait
+        if point in on_the_way:
             refresh(Path(point, "x"))
-            if not any(at.point == point and at.kind != _AUTOFS for at in _mounts()):
+            mount = mount_of(path)
+            if mount is not None and not mount.is_below(os.path.realpath(point)):
                 return point
     return ""
 
@@ -96,7 +103,7 @@ def _wanted() -> Iterator[str]:
         parts = line.split()
         if len(parts) < 3 or parts[0].startswith("#") or not parts[1].startswith("/"):
             continue  # "none", "swap"
-        if (point := os.path.realpath(_plain(parts[1]))) != "/":
+        if (point := os.path.normpath(_plain(parts[1]))) != "/":
             yield point
 
 

@@ -184,7 +184,10 @@ class LocalSite:
         """
         is_own = self._leased_root is None and not self.holds_experiment()
         for above in self.root.parents if is_own else ():
-            if (above / layout.FORMAT_KEY).is_file():
+            is_one = False
+            with suppress(OSError):  # nobody here may look: then it is none of this user's
+                is_one = (above / layout.FORMAT_KEY).is_file()
+            if is_one:
                 raise ConfigError(
                     f"{self.root} is inside of {above}, which is an experiment; choose another "
                     f"{self.setting}"

@@ -13,7 +13,13 @@ from collections.abc import Callable
 
 from tune_sync.buckets.bucket import Bucket
 from tune_sync.errors import LeaseHeldError, PutConflictError, TuneSyncError
-from tune_sync.homes.lease import Holder, check_holder, holder_from_json, in_use
+from tune_sync.homes.lease import (
+    Holder,
+    check_holder,
+    check_not_stopped,
+    holder_from_json,
+    in_use,
+)
 from tune_sync.layout import LEASE_KEY
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -122,6 +128,7 @@ class BucketLease:
     def _try_take(self, may_take: Callable[[Holder], bool]) -> bool:
         holder, etag, exists = _look(self._bucket)
         if holder is not None and holder.owner != self._owner:
+            check_not_stopped(holder, self._owner, self._where)
             now_s = self._clock()
             lives = _lives(holder, now_s)
             if lives and not may_take(holder):
