@@ -165,7 +165,7 @@ class Publisher:
             return {checkpoint: error for checkpoint, (_, error) in self._failed.items()}
 
     def refused(self) -> dict[str, Exception]:
-        """Of these, what can never be recorded as it was reported."""
+        """Of what `failed` tells, what can never be recorded as it was reported."""
         return {c: error for c, error in self.failed().items() if isinstance(error, FixCallError)}
 
     def try_again(self) -> None:

@@ -1,4 +1,4 @@
-"""How a process finds the home of a run, with Ray. The only place that asks Ray where it is."""
+"""How a process finds the home of a run, with Ray."""
 
 from __future__ import annotations
 
