@@ -2,7 +2,8 @@
 
 A home's verbs may be called from any process of the cluster. Bytes go into staging alone, and
 what is visible changes by `commit` alone: a published checkpoint can be deleted as a whole and
-not be changed, and what is ours (`.tune_sync`) is out of reach, but for two kinds of notes: `plain`.
+not be changed, and what is ours (`.tune_sync`) is out of reach, but for notes of two kinds: see
+`plain`.
 """
 
 from __future__ import annotations
