@@ -185,6 +185,30 @@ def test_a_record_that_is_not_stored_fails_the_report_of_what_it_names(
     assert controller.there(FIRST) == ["rank_0", "rank_1"]
 
 
+@pytest.mark.parametrize("where", ["place", "commit_file"])
+def test_a_record_that_could_not_be_stored_for_a_moment_is_written_once_more(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    from tune_sync.train_adapter import TrainCallback  # older Rays have nothing for it
+
+    def fail(*args: Any, **named: Any) -> None:
+        raise StoreFullError(28, "no space left")
+
+    controller.hear_of(FIRST)
+    controller.note(FIRST)
+    controller.hear_of(SECOND)
+    monkeypatch.setattr(controller.committer, where, fail)
+    with suppress(Exception):  # pyarrow drops it
+        controller.note(SECOND)
+    with pytest.raises(NotStoredError):
+        controller.handler.delete_dir(str(controller.root / FIRST))
+    monkeypatch.undo()
+    checkpoint = ray.train.Checkpoint(str(controller.root / SECOND), controller.filesystem)
+    TrainCallback(controller.filesystem).after_report(None, [{}], checkpoint)
+    assert (controller.root / layout.TRAIN_RECORD).read_bytes() == record(SECOND)
+    assert controller.there(FIRST) == [] and controller.there(SECOND) == ["rank_0", "rank_1"]
+
+
 def test_a_run_is_resumed_by_its_record_and_refused_where_that_is_gone(
     controller: Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
