@@ -209,6 +209,28 @@ def test_a_record_that_could_not_be_stored_for_a_moment_is_written_once_more(
     assert controller.there(FIRST) == [] and controller.there(SECOND) == ["rank_0", "rank_1"]
 
 
+def test_a_note_that_fails_is_no_record_that_is_not_stored(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    put = controller.home.commit_file
+
+    def fail(incoming: str, key: str, durable: bool) -> None:
+        if key == layout.TRAIN_RECORD_STORED:
+            raise StoreFullError(28, "no space left")
+        put(incoming, key, durable)
+
+    note = controller.root / layout.TRAIN_RECORD_STORED
+    controller.hear_of(FIRST)
+    monkeypatch.setattr(controller.home, "commit_file", fail)
+    controller.note(FIRST)
+    assert controller.handler.files.unstored == {} and not note.exists()
+    assert f"{layout.TRAIN_RECORD_STORED} is not written: [Errno 28] no space left" in caplog.text
+    monkeypatch.undo()
+    controller.hear_of(SECOND)
+    controller.note(FIRST, SECOND)
+    assert note.exists()
+
+
 def test_a_run_is_resumed_by_its_record_and_refused_where_that_is_gone(
     controller: Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
