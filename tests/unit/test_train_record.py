@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tune_sync.errors import (
 )
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.home import LocalHome
-from tune_sync.homes.saved_train import check_record, named_in
+from tune_sync.homes.saved_train import go_by_record, named_in, warn_of_unnamed
 from tune_sync.homes.sites import format_json
 from tune_sync.run import Run
 from tune_sync.spec import Options, Spec
@@ -238,16 +238,17 @@ def test_a_run_is_resumed_by_its_record_and_refused_where_that_is_gone(
     for checkpoint in (FIRST, SECOND):  # a kill came before there was a record
         controller.hear_of(checkpoint)
         controller.handler.publish(str(controller.root / checkpoint))
-    check_record(home, "here")
+    warn_of_unnamed(home, "here")
     assert [f"here/{c} is not named" in caplog.text for c in (FIRST, SECOND)] == [True, True]
     caplog.clear()
     controller.note(SECOND)
-    check_record(home, "here")
+    go_by_record(home, "here", resumes=True)
+    warn_of_unnamed(home, "here")
     assert [f"here/{c} is not named" in caplog.text for c in (FIRST, SECOND)] == [True, False]
     controller.handler.delete_dir(str(controller.root / FIRST))
     record_file.unlink()
     with pytest.raises(DamagedError, match=f"here .*{layout.TRAIN_RECORD}"):
-        check_record(home, "here")
+        go_by_record(home, "here", resumes=True)
 
 
 @pytest.mark.parametrize("has_record", [True, False])
@@ -279,6 +280,81 @@ def test_parts_of_which_not_all_came_go_when_a_run_is_resumed(controller: Contro
     Run.open(controller.root, "resume", TIMEOUT_S, 0).give_back()
     assert not (controller.root / layout.STAGING_DIR).exists()
     assert controller.there(FIRST) == ["rank_0", "rank_1"] and controller.there(SECOND) == []
+
+
+def resume(controller: Controller) -> None:
+    (controller.root / layout.FORMAT_KEY).write_bytes(format_json())
+    Run.open(controller.root, "resume", TIMEOUT_S, 0).give_back()
+
+
+@pytest.mark.parametrize(
+    ("named", "unnamed", "stays"),
+    [
+        ((2,), (3,), ()),
+        ((9_999_999,), (10_000_000,), ()),
+        ((2,), (1,), (1,)),
+        ((2,), (3, 4), (3, 4)),  # someone went back to an older record
+    ],
+)
+def test_a_name_that_will_be_reported_again_is_free_after_a_resume(
+    controller: Controller, caplog: pytest.LogCaptureFixture, named: Any, unnamed: Any, stays: Any
+) -> None:
+    names = {number: layout.checkpoint_name(number) for number in (*named, *unnamed)}
+    for name in names.values():
+        controller.hear_of(name)
+        controller.handler.publish(str(controller.root / name))
+    controller.note(*(names[number] for number in named))
+    resume(controller)
+    for number, name in names.items():
+        assert bool(controller.there(name)) == (number in named or number in stays)
+        assert (f"{name} is deleted" in caplog.text) == (not controller.there(name))
+        assert (f"{name} is not named" in caplog.text) == (number in stays)
+    again = Controller(controller.root)
+    again.hear_of(name)
+    with pytest.raises(ImmutableError) if stays else nullcontext():
+        again.handler.publish(str(controller.root / name))
+
+
+@pytest.mark.parametrize("has_note", [True, False])
+@pytest.mark.parametrize("last", [SECOND, layout.checkpoint_name(1)])
+def test_what_an_older_version_left_or_is_named_by_the_time_stays_with_a_warning(
+    controller: Controller, caplog: pytest.LogCaptureFixture, last: str, *, has_note: bool
+) -> None:
+    first = FIRST if last == SECOND else layout.checkpoint_name(0)
+    for name in (first, last):
+        controller.hear_of(name)
+        controller.handler.publish(str(controller.root / name))
+    controller.note(first)
+    if not has_note:
+        (controller.root / layout.TRAIN_RECORD_STORED).unlink()
+    resume(controller)
+    stays = last == SECOND or not has_note
+    assert (controller.there(first) != [], controller.there(last) != []) == (True, stays)
+    assert (f"{last} is not named" in caplog.text) == stays
+
+
+@pytest.mark.parametrize("is_resumed", [True, False])
+def test_what_was_placed_and_not_named_as_all_ended_is_told(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    *, is_resumed: bool,
+) -> None:  # fmt: skip
+    def killed(*args: Any) -> None:
+        raise StoreFullError(28, "no space left")
+
+    controller.hear_of(FIRST)
+    controller.note(FIRST)
+    controller.hear_of(SECOND)
+    with monkeypatch.context() as context, suppress(Exception):
+        context.setattr(controller.committer, "record", killed)
+        controller.note(FIRST, SECOND)
+    assert controller.there(SECOND) == ["rank_0", "rank_1"]
+    if is_resumed:
+        resume(controller)
+    else:
+        (controller.root / layout.FORMAT_KEY).write_bytes(format_json())
+        cleanup(controller.root)
+    assert f"{SECOND} is not named" in caplog.text
+    assert f"{FIRST} is not named" not in caplog.text
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"checkpoint_results": 1}', b"[" * 9999])
