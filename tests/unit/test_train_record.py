@@ -110,7 +110,7 @@ def test_what_it_does_not_name_is_published_when_the_callback_hears_of_it(
 
 
 def test_nothing_is_deleted_while_a_record_without_it_is_not_stored(
-    controller: Controller, monkeypatch: pytest.MonkeyPatch
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     controller.hear_of(FIRST)
     controller.note(FIRST)
@@ -126,6 +126,8 @@ def test_nothing_is_deleted_while_a_record_without_it_is_not_stored(
     assert (controller.root / layout.TRAIN_RECORD).read_bytes() == before
     with pytest.raises(NotStoredError, match=layout.TRAIN_RECORD):
         controller.handler.delete_dir(str(controller.root / FIRST))
+    with pytest.raises(ImmutableError, match="rank_0"):
+        controller.handler.delete_dir(str(controller.root / FIRST / "rank_0"))
     with pytest.raises(StoreFullError):
         controller.handler.publish(str(controller.root / SECOND))
     assert controller.there(FIRST) == ["rank_0", "rank_1"]
@@ -136,6 +138,7 @@ def test_nothing_is_deleted_while_a_record_without_it_is_not_stored(
     assert controller.there(FIRST) == ["rank_0", "rank_1"]
     controller.note(SECOND)
     assert controller.there(FIRST) == [], "it goes as soon as it may"
+    assert "is not deleted" not in caplog.text
     assert controller.there(SECOND) == ["rank_0", "rank_1"]
 
 
