@@ -143,7 +143,7 @@ class Run:
     def recover(self, *, waits: bool = False, is_train: bool = False) -> None:
         """Publish what earlier runs have left in staging, or drop it; `waits`: nodes come later."""
         found: Recovery = self.home.committer.recover(strict=self._strict, waits=waits)
-        found += recover_inner(self._site, self.home, self.owner, strict=self._strict, waits=waits)
+        found += recover_inner(self._site, self.home, self.owner, strict=self._strict, resumes=True)
         log_recovery(self.where, found)
         if is_train:
             retire_unnamed(self.home, self.where)
