@@ -245,10 +245,10 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def delete_dir(self, path: str) -> None:
         """Remove a directory. On the driver a checkpoint goes once no state names it any more."""
         place = self._place(path)
-        running = self.run is not None and not self.run.closed
-        if self.run is not None and running and place.kind is Kind.CHECKPOINT and not place.inner:
+        is_whole = place.kind is Kind.CHECKPOINT and not place.inner  # no part of one is removed
+        if is_whole and self.run is not None and not self.run.closed:
             self.run.let_go(place.checkpoint)
-        elif place.kind is Kind.CHECKPOINT and layout.TRAIN_RECORD in self.files.unstored:
+        elif is_whole and layout.TRAIN_RECORD in self.files.unstored:
             self._record.refuse_delete(self._own_key(path))
         else:
             self._remove(self._own_key(path))

@@ -17,7 +17,7 @@ from tune_sync.homes.inner_runs import recover_inner
 from tune_sync.homes.recorded import Recovery, newest_of
 from tune_sync.homes.recovery_log import log_forgotten, log_recovery
 from tune_sync.homes.saved_state import TrialNames, saved_trials
-from tune_sync.homes.saved_train import go_by_record
+from tune_sync.homes.saved_train import go_by_record, retire_unnamed
 from tune_sync.homes.sites import LocalSite, Site, exists_already, make_way, taking
 from tune_sync.homes.state_records import Corrections
 from tune_sync.manifest import Conflicts
@@ -60,13 +60,11 @@ class Run:
     def __init__(
         self, site: Site, checkpoint_depth: int, timeout_s: float, strict: bool = False
     ) -> None:
-        self._site = site
-        self.root = site.root
-        self.where = site.where
+        self._site, self.root, self.where = site, site.root, site.where
         self.owner = uuid.uuid4().hex
         self.lease = site.lease(self.owner)
         self.home = site.home(self.owner, checkpoint_depth)
-        self.begun = self.closed = False
+        self.begun = self.closed = self.is_told_twice = False
         self._call = Call()
         self.lease.acquire(may_take=OWN.may_replace, goes_on=lambda: not self.is_left)
         self.behind: Behind | None = None
@@ -74,7 +72,6 @@ class Run:
         self.publisher = Publisher(self._watched, site.where, self.home.publish_at_once)
         self._latest: dict[str, tuple[str, frozenset[str]]] = {}
         self._timeout_s, self._strict = timeout_s, strict
-        self.is_told_twice = False
         self.refused = Refused()
         self._published_early: set[str] = set()
         self._taken, self._let_go = set[str](), set[str]()  # by this or an earlier run; by Ray
@@ -121,11 +118,12 @@ class Run:
             look()
             if on_existing == "error" and site.holds_experiment():  # it came up since we looked
                 raise exists_already(site, ways_out)
-            if not checkpoint_depth:
+            is_train = not checkpoint_depth
+            if is_train:
                 go_by_record(run.home, site.where, resumes=on_existing == "resume")
             elif on_existing == "resume":  # read before anything is swept
                 run.saved_trials = saved_trials(run.home, site.where)
-            run.recover(waits=on_existing == "resume" and checkpoint_depth > 0)
+            run.recover(waits=on_existing == "resume" and not is_train, is_train=is_train)
         except BaseException:
             run.give_back()
             raise
@@ -142,11 +140,13 @@ class Run:
         """Whether its `fit()` is over, and did not end it: it was interrupted, or raised."""
         return self._call.is_over
 
-    def recover(self, *, waits: bool = False) -> None:
+    def recover(self, *, waits: bool = False, is_train: bool = False) -> None:
         """Publish what earlier runs have left in staging, or drop it; `waits`: nodes come later."""
         found: Recovery = self.home.committer.recover(strict=self._strict, waits=waits)
-        found += recover_inner(self._site, self.home, self.owner, strict=self._strict, waits=waits)
+        found += recover_inner(self._site, self.home, self.owner, strict=self._strict, resumes=True)
         log_recovery(self.where, found)
+        if is_train:
+            retire_unnamed(self.home, self.where)
         if self.home.in_place:
             self._taken = set(self.home.published_keys())
             self._visible = set(self._taken)

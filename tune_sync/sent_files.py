@@ -68,6 +68,7 @@ class SentFiles:
 
     Attributes:
         unstored: Key of a file whose last version is not stored -> why.
+        bodies: What those of them hold that were to be put in their place within something.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class SentFiles:
     ) -> None:  # fmt: skip
         self._tell, self._storing = tell, storing
         self.unstored: dict[str, str] = {}  # no errors: their frames hold chunks
+        self.bodies: dict[str, bytes] = {}
         self._digests: dict[str, str] = {}
         self._changed: set[str] = set()  # states of this run: those of earlier ones never do
         self._paced: Paced | None = None
@@ -89,7 +91,7 @@ class SentFiles:
         given = home, key, commit, partial(self.failed, key)
         storing = self._storing(key)
         if storing is not None:
-            return _within(storing, *given)
+            return self._within(storing, *given)
         if not key.startswith(STATE_NAME):
             return FileStream(*given)
         stream = StateStream(*given)
@@ -197,6 +199,19 @@ class SentFiles:
         with self._known:
             self._digests = {k: d for k, d in self._digests.items() if layout.below(key, k) is None}
 
+    def _within(
+        self, storing: Storing, home: Home, key: str, commit: Callable[[FileStream], None],
+        on_error: Callable[[Exception], None],
+    ) -> FileStream:  # fmt: skip
+        def close(stream: FileStream) -> None:
+            self.bodies[key] = copied.body
+            with storing(copied.body, home):
+                commit(stream)
+            self.bodies.pop(key, None)
+
+        copied = CopiedStream(home, key, close, on_error)
+        return copied
+
     def _note(self, key: str, digest: str | None) -> None:
         with self._known:
             if digest is None:
@@ -259,18 +274,6 @@ class SentFiles:
             run.state_written()
         self._note(key, stream.digest)
         self.unstored.pop(key, None)
-
-
-def _within(
-    storing: Storing, home: Home, key: str, commit: Callable[[FileStream], None],
-    on_error: Callable[[Exception], None],
-) -> FileStream:  # fmt: skip
-    def close(stream: FileStream) -> None:
-        with storing(copied.body, home):
-            commit(stream)
-
-    copied = CopiedStream(home, key, close, on_error)
-    return copied
 
 
 def _corrected(stream: FileStream, key: str, run: Run | None) -> FileStream | None:

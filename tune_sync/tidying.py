@@ -16,7 +16,7 @@ from tune_sync.homes.bucket.site import BucketSite
 from tune_sync.homes.inner_runs import recover_inner
 from tune_sync.homes.lease import TIDYING
 from tune_sync.homes.recorded import Recovery
-from tune_sync.homes.saved_train import drop_unnamed, was_record_removed
+from tune_sync.homes.saved_train import drop_unnamed, warn_of_unnamed, was_record_removed
 from tune_sync.homes.sites import LocalSite, Site
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -62,11 +62,14 @@ def tidy(site: Site) -> Recovery:
     lease.acquire()
     try:
         home = site.home(owner, 1)
-        if not was_record_removed(home):
+        has_lost_record = was_record_removed(home)
+        if not has_lost_record:
             drop_unnamed(home, site.where)
         sent_since_s = time.time() - LEFT_AGE_S
         recovery: Recovery = home.committer.recover(waits=True, sent_since_s=sent_since_s)
-        recovery += recover_inner(site, home, owner, waits=True, sent_since_s=sent_since_s)
+        recovery += recover_inner(site, home, owner)
+        if not has_lost_record:
+            warn_of_unnamed(home, site.where)
     finally:
         lease.hand_back()
     if recovery.kept:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import suppress
 from typing import Any
 
 import pyarrow.fs as pafs
@@ -29,17 +30,27 @@ class TrainCallback(UserCallback):  # type: ignore[misc]
         """See `ray.train.UserCallback.after_report`.
 
         Raises:
-            NotStoredError: Ray's record, which it just wrote, is not stored, and it does not know.
+            NotStoredError: Ray's record, which it just wrote, is not stored, nor could it be now;
+                Ray does not know.
             StoreError, OSError, …: The checkpoint cannot be published.
         """
         handler: SyncHandler = self._filesystem.handler
         if checkpoint is not None and checkpoint.filesystem == self._filesystem:
             warn_of_conflicts(checkpoint.path, handler.publish(checkpoint.path))
+        self._store_again(handler)
         why = handler.files.unstored.get(TRAIN_RECORD)
         if why is not None:
             raise NotStoredError(
                 f"{TRAIN_RECORD}, which names what was reported, is not stored: {why}"
             )
+
+    def _store_again(self, handler: SyncHandler) -> None:
+        """Write the record once more where it is not stored: nobody else does if this fails."""
+        body = handler.files.bodies.get(TRAIN_RECORD)
+        if body is not None and TRAIN_RECORD in handler.files.unstored:
+            path = f"{handler.experiment_root}/{TRAIN_RECORD}"
+            with suppress(Exception), self._filesystem.open_output_stream(path) as stream:
+                stream.write(body)  # why it is not stored is noted
 
 
 def made_up_name() -> str:

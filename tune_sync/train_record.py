@@ -78,15 +78,23 @@ class TrainRecord:
                     found = self._publish_reported(checkpoint, attempts)
                     self._early[checkpoint] = attempts, found
         yield
-        if not self._is_noted:
-            note_stored(home)
-            self._is_noted = True
+        self._note_stored(home)
         for key in self._to_delete.difference(named) if named else ():
             try:
                 self._remove(key)
                 self._to_delete.remove(key)
             except Exception as error:  # the record is stored: the next one tries again
                 logger.warning("%s is not deleted: %s", key, error)
+
+    def _note_stored(self, home: Home) -> None:
+        """A hint for a resume; what it names is stored, whatever comes of this."""
+        if self._is_noted:
+            return
+        try:
+            note_stored(home)
+            self._is_noted = True
+        except Exception as error:  # the next one tries again
+            logger.warning("%s is not written: %s", layout.TRAIN_RECORD_STORED, error)
 
     def _publish_reported(self, checkpoint: str, attempts: Collection[str]) -> Conflicts:
         found = self._publish(checkpoint, attempts)

@@ -9,11 +9,11 @@ import pytest
 
 from tests.unit.test_bucket_commit import C0, TIMEOUT_S, staged
 from tests.unit.test_train_record import record
-from tune_sync.errors import DamagedError, NotStoredError, StoreUnreachableError
+from tune_sync.errors import DamagedError, ImmutableError, NotStoredError, StoreUnreachableError
 from tune_sync.homes.bucket.commit import BucketCommitter
 from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.homes.saved_state import saved_trials
-from tune_sync.homes.saved_train import check_record, drop_unnamed, note_stored
+from tune_sync.homes.saved_train import drop_unnamed, go_by_record, note_stored, retire_unnamed
 from tune_sync.layout import STAGING_DIR, TRAIN_RECORD, manifest_key
 from tune_sync.manifest import Seal
 from tune_sync.publisher import Publisher
@@ -118,7 +118,21 @@ def test_staging_of_ray_train_that_no_record_names_goes() -> None:
     assert home.committer.recover().completed == (names[0],)
     assert home.bucket.list(STAGING_DIR) == []
     note_stored(home)
-    check_record(home, "here")
+    go_by_record(home, "here", resumes=True)
     home.bucket.delete([TRAIN_RECORD])
     with pytest.raises(DamagedError, match=f"here .*{TRAIN_RECORD}"):
-        check_record(home, "here")
+        go_by_record(home, "here", resumes=True)
+
+
+def test_a_name_that_ray_train_will_report_again_is_free_when_it_is_resumed() -> None:
+    home = BucketHome(MemoryBucket(), checkpoint_depth=0)
+    for name in ("checkpoint_000000", "checkpoint_000001"):
+        home.seal(name, Seal(attempt := home.begin(name), 0, 1.0, (), ranks_count=1))
+        home.publish(name, False, [attempt])
+    home.bucket.put(TRAIN_RECORD, record("checkpoint_000000"))
+    with pytest.raises(ImmutableError):
+        home.begin("checkpoint_000001")
+    note_stored(home)
+    retire_unnamed(home, "here")
+    assert home.published_keys() == ["checkpoint_000000"]
+    home.begin("checkpoint_000001")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.manifests import manifests_of
+from tests.unit.test_train_record import record
 from tune_sync import cleanup, layout
 from tune_sync.buckets.url import parse_bucket_url
 from tune_sync.errors import ConfigError, PathRefusedError
@@ -18,6 +19,7 @@ from tune_sync.homes.bucket.site import BucketSite
 from tune_sync.homes.home import Home, LocalHome, digest_of
 from tune_sync.homes.inner_runs import note_inner
 from tune_sync.homes.recorded import Readable
+from tune_sync.homes.saved_train import note_stored
 from tune_sync.homes.shared.site import SharedSite
 from tune_sync.homes.sites import LocalSite, Site
 from tune_sync.layout import staged_key
@@ -51,12 +53,16 @@ def write(home: Home, checkpoint: str, *, is_sealed: bool) -> str:
 
 
 def crashed(site: Site) -> None:
-    """A run whose trainer wrote a whole checkpoint and half of the next one, and died with it."""
+    """A run whose trainer wrote a whole checkpoint and half of the next one, and died with it.
+
+    Its record, of an older version, names the first one.
+    """
     run = Run.open(site, "error", 30.0, 1)
     note_inner(run.home, INNER)
     inner = site.inside(INNER).home("", 0)
     write(inner, WHOLE, is_sealed=True)
     write(inner, HALF, is_sealed=False)
+    save(inner, layout.TRAIN_RECORD, record(WHOLE))
     run.give_back()
 
 
@@ -69,7 +75,8 @@ def files(store: Readable, top: str) -> list[str]:
 
 def check_tidy(site: Site) -> None:
     inner = site.inside(INNER).home("", 0)
-    assert [e.key for e in inner.list("", True) if not e.is_dir] == [f"{WHOLE}/file"]
+    there = {e.key for e in inner.list("", True) if not e.is_dir}
+    assert there == {f"{WHOLE}/file", layout.TRAIN_RECORD}
     assert [m.checkpoint for m in manifests_of(inner.committer)] == [WHOLE]
     assert files(inner.store, layout.STAGING_DIR) == []
     assert files(site.home("", 1).store, layout.INNER_DIR) == []
@@ -97,10 +104,38 @@ def test_a_restore_tidies_it_before_trials_begin(site: Site) -> None:
 
 
 def save_state(home: Home) -> None:
+    save(home, "experiment_state-1.json", json.dumps({"trial_data": []}).encode())
+
+
+def save(home: Home, key: str, data: bytes) -> None:
     incoming = home.begin_file()
-    home.write(incoming, 0, json.dumps({"trial_data": []}).encode())
+    home.write(incoming, 0, data)
     home.flush(incoming)
-    home.commit_file(incoming, "experiment_state-1.json", True)
+    home.commit_file(incoming, key, True)
+
+
+@pytest.mark.parametrize("is_resumed", [True, False])
+def test_what_a_trainers_record_does_not_name_is_treated_as_that_of_a_run(
+    site: Site, caplog: pytest.LogCaptureFixture, *, is_resumed: bool
+) -> None:
+    crashed(site)
+    inner = site.inside(INNER).home("", 0)
+    inner.publish(WHOLE, False, [a for c, a in inner.committer.attempts("") if c == WHOLE])
+    note_stored(inner)
+    inner.publish("checkpoint_000002", False, [write(inner, "checkpoint_000002", is_sealed=True)])
+    inner.seal(HALF, Seal(inner.begin(HALF), 0, 1.0, (), (), 2))  # of the other rank nothing came
+    inner.seal("checkpoint_000003", Seal(inner.begin("checkpoint_000003"), 0, 1.0, (), (), 1))
+    if is_resumed:
+        save_state(site.home("", 1))
+        Run.open(site, "resume", 30.0, 1).give_back()
+    else:
+        found = cleanup(site.where)
+        assert (found.completed, found.kept) == ((), ())
+    is_there = [inner.committer.manifest(f"checkpoint_00000{n}") is not None for n in range(4)]
+    assert is_there == [True, False, not is_resumed, False]
+    assert files(inner.store, layout.STAGING_DIR) == []
+    what = "is deleted" if is_resumed else "is not named by Ray Train"
+    assert f"{INNER}/checkpoint_000002 {what}" in caplog.text
 
 
 def test_cleanup_of_the_trainers_own_directory_says_what_to_give(site: Site) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tune_sync.errors import (
 )
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.home import LocalHome
-from tune_sync.homes.saved_train import check_record, named_in
+from tune_sync.homes.saved_train import go_by_record, named_in, warn_of_unnamed
 from tune_sync.homes.sites import format_json
 from tune_sync.run import Run
 from tune_sync.spec import Options, Spec
@@ -110,7 +110,7 @@ def test_what_it_does_not_name_is_published_when_the_callback_hears_of_it(
 
 
 def test_nothing_is_deleted_while_a_record_without_it_is_not_stored(
-    controller: Controller, monkeypatch: pytest.MonkeyPatch
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     controller.hear_of(FIRST)
     controller.note(FIRST)
@@ -126,6 +126,8 @@ def test_nothing_is_deleted_while_a_record_without_it_is_not_stored(
     assert (controller.root / layout.TRAIN_RECORD).read_bytes() == before
     with pytest.raises(NotStoredError, match=layout.TRAIN_RECORD):
         controller.handler.delete_dir(str(controller.root / FIRST))
+    with pytest.raises(ImmutableError, match="rank_0"):
+        controller.handler.delete_dir(str(controller.root / FIRST / "rank_0"))
     with pytest.raises(StoreFullError):
         controller.handler.publish(str(controller.root / SECOND))
     assert controller.there(FIRST) == ["rank_0", "rank_1"]
@@ -136,6 +138,7 @@ def test_nothing_is_deleted_while_a_record_without_it_is_not_stored(
     assert controller.there(FIRST) == ["rank_0", "rank_1"]
     controller.note(SECOND)
     assert controller.there(FIRST) == [], "it goes as soon as it may"
+    assert "is not deleted" not in caplog.text
     assert controller.there(SECOND) == ["rank_0", "rank_1"]
 
 
@@ -185,6 +188,52 @@ def test_a_record_that_is_not_stored_fails_the_report_of_what_it_names(
     assert controller.there(FIRST) == ["rank_0", "rank_1"]
 
 
+@pytest.mark.parametrize("where", ["place", "commit_file"])
+def test_a_record_that_could_not_be_stored_for_a_moment_is_written_once_more(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    from tune_sync.train_adapter import TrainCallback  # older Rays have nothing for it
+
+    def fail(*args: Any, **named: Any) -> None:
+        raise StoreFullError(28, "no space left")
+
+    controller.hear_of(FIRST)
+    controller.note(FIRST)
+    controller.hear_of(SECOND)
+    monkeypatch.setattr(controller.committer, where, fail)
+    with suppress(Exception):  # pyarrow drops it
+        controller.note(SECOND)
+    with pytest.raises(NotStoredError):
+        controller.handler.delete_dir(str(controller.root / FIRST))
+    monkeypatch.undo()
+    checkpoint = ray.train.Checkpoint(str(controller.root / SECOND), controller.filesystem)
+    TrainCallback(controller.filesystem).after_report(None, [{}], checkpoint)
+    assert (controller.root / layout.TRAIN_RECORD).read_bytes() == record(SECOND)
+    assert controller.there(FIRST) == [] and controller.there(SECOND) == ["rank_0", "rank_1"]
+
+
+def test_a_note_that_fails_is_no_record_that_is_not_stored(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    put = controller.home.commit_file
+
+    def fail(incoming: str, key: str, durable: bool) -> None:
+        if key == layout.TRAIN_RECORD_STORED:
+            raise StoreFullError(28, "no space left")
+        put(incoming, key, durable)
+
+    note = controller.root / layout.TRAIN_RECORD_STORED
+    controller.hear_of(FIRST)
+    monkeypatch.setattr(controller.home, "commit_file", fail)
+    controller.note(FIRST)
+    assert controller.handler.files.unstored == {} and not note.exists()
+    assert f"{layout.TRAIN_RECORD_STORED} is not written: [Errno 28] no space left" in caplog.text
+    monkeypatch.undo()
+    controller.hear_of(SECOND)
+    controller.note(FIRST, SECOND)
+    assert note.exists()
+
+
 def test_a_run_is_resumed_by_its_record_and_refused_where_that_is_gone(
     controller: Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -192,16 +241,17 @@ def test_a_run_is_resumed_by_its_record_and_refused_where_that_is_gone(
     for checkpoint in (FIRST, SECOND):  # a kill came before there was a record
         controller.hear_of(checkpoint)
         controller.handler.publish(str(controller.root / checkpoint))
-    check_record(home, "here")
+    warn_of_unnamed(home, "here")
     assert [f"here/{c} is not named" in caplog.text for c in (FIRST, SECOND)] == [True, True]
     caplog.clear()
     controller.note(SECOND)
-    check_record(home, "here")
+    go_by_record(home, "here", resumes=True)
+    warn_of_unnamed(home, "here")
     assert [f"here/{c} is not named" in caplog.text for c in (FIRST, SECOND)] == [True, False]
     controller.handler.delete_dir(str(controller.root / FIRST))
     record_file.unlink()
     with pytest.raises(DamagedError, match=f"here .*{layout.TRAIN_RECORD}"):
-        check_record(home, "here")
+        go_by_record(home, "here", resumes=True)
 
 
 @pytest.mark.parametrize("has_record", [True, False])
@@ -233,6 +283,81 @@ def test_parts_of_which_not_all_came_go_when_a_run_is_resumed(controller: Contro
     Run.open(controller.root, "resume", TIMEOUT_S, 0).give_back()
     assert not (controller.root / layout.STAGING_DIR).exists()
     assert controller.there(FIRST) == ["rank_0", "rank_1"] and controller.there(SECOND) == []
+
+
+def resume(controller: Controller) -> None:
+    (controller.root / layout.FORMAT_KEY).write_bytes(format_json())
+    Run.open(controller.root, "resume", TIMEOUT_S, 0).give_back()
+
+
+@pytest.mark.parametrize(
+    ("named", "unnamed", "stays"),
+    [
+        ((2,), (3,), ()),
+        ((9_999_999,), (10_000_000,), ()),
+        ((2,), (1,), (1,)),
+        ((2,), (3, 4), (3, 4)),  # someone went back to an older record
+    ],
+)
+def test_a_name_that_will_be_reported_again_is_free_after_a_resume(
+    controller: Controller, caplog: pytest.LogCaptureFixture, named: Any, unnamed: Any, stays: Any
+) -> None:
+    names = {number: layout.checkpoint_name(number) for number in (*named, *unnamed)}
+    for name in names.values():
+        controller.hear_of(name)
+        controller.handler.publish(str(controller.root / name))
+    controller.note(*(names[number] for number in named))
+    resume(controller)
+    for number, name in names.items():
+        assert bool(controller.there(name)) == (number in named or number in stays)
+        assert (f"{name} is deleted" in caplog.text) == (not controller.there(name))
+        assert (f"{name} is not named" in caplog.text) == (number in stays)
+    again = Controller(controller.root)
+    again.hear_of(name)
+    with pytest.raises(ImmutableError) if stays else nullcontext():
+        again.handler.publish(str(controller.root / name))
+
+
+@pytest.mark.parametrize("has_note", [True, False])
+@pytest.mark.parametrize("last", [SECOND, layout.checkpoint_name(1)])
+def test_what_an_older_version_left_or_is_named_by_the_time_stays_with_a_warning(
+    controller: Controller, caplog: pytest.LogCaptureFixture, last: str, *, has_note: bool
+) -> None:
+    first = FIRST if last == SECOND else layout.checkpoint_name(0)
+    for name in (first, last):
+        controller.hear_of(name)
+        controller.handler.publish(str(controller.root / name))
+    controller.note(first)
+    if not has_note:
+        (controller.root / layout.TRAIN_RECORD_STORED).unlink()
+    resume(controller)
+    stays = last == SECOND or not has_note
+    assert (controller.there(first) != [], controller.there(last) != []) == (True, stays)
+    assert (f"{last} is not named" in caplog.text) == stays
+
+
+@pytest.mark.parametrize("is_resumed", [True, False])
+def test_what_was_placed_and_not_named_as_all_ended_is_told(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    *, is_resumed: bool,
+) -> None:  # fmt: skip
+    def killed(*args: Any) -> None:
+        raise StoreFullError(28, "no space left")
+
+    controller.hear_of(FIRST)
+    controller.note(FIRST)
+    controller.hear_of(SECOND)
+    with monkeypatch.context() as context, suppress(Exception):
+        context.setattr(controller.committer, "record", killed)
+        controller.note(FIRST, SECOND)
+    assert controller.there(SECOND) == ["rank_0", "rank_1"]
+    if is_resumed:
+        resume(controller)
+    else:
+        (controller.root / layout.FORMAT_KEY).write_bytes(format_json())
+        cleanup(controller.root)
+    assert f"{SECOND} is not named" in caplog.text
+    assert f"{FIRST} is not named" not in caplog.text
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"checkpoint_results": 1}', b"[" * 9999])

@@ -25,6 +25,12 @@ from tune_sync.errors import (
 )
 from tune_sync.homes.home import Home
 from tune_sync.homes.recorded import Recovery
+from tune_sync.homes.saved_train import (
+    drop_unnamed,
+    retire_unnamed,
+    warn_of_unnamed,
+    was_record_removed,
+)
 from tune_sync.homes.sites import DriverHome, Site
 from tune_sync.manifest import FORMAT_VERSION
 
@@ -63,20 +69,19 @@ def note_inner(home: Home, directory: str) -> None:
 
 
 def recover_inner(
-    site: Site, home: DriverHome, owner: str, *, strict: bool = False, waits: bool = False,
-    sent_since_s: float | None = None,
-) -> Recovery:  # fmt: skip
+    site: Site, home: DriverHome, owner: str, *, strict: bool = False, resumes: bool = False
+) -> Recovery:
     """`Committer.recover` for all that are noted; what it did there, by keys of the experiment.
 
-    One that cannot be recovered is told, keeps its note, and is tried again the next time.
+    One that cannot be recovered is told, keeps its note, and is tried again the next time. Nothing
+    waits for nodes: none stages what such a trainer reports.
 
     Args:
         site: The experiment.
         home: That of its run.
         owner: Id of that run.
         strict: See `Committer.recover`.
-        waits: See `Committer.recover`.
-        sent_since_s: See `Committer.recover`.
+        resumes: Whether trainers may go on from their records; see `retire_unnamed`.
 
     Raises:
         LeaseLostError: Another run took over.
@@ -85,9 +90,15 @@ def recover_inner(
     for note in home.store.list(layout.INNER_DIR):
         try:
             directory = _directory(home.store.read(note.key), note.key)
-            committer = site.inside(directory).home(owner, 0).committer
-            found = committer.recover(strict=strict, waits=waits, sent_since_s=sent_since_s)
+            inner, where = site.inside(directory).home(owner, 0), f"{site.where}/{directory}"
+            has_record = not was_record_removed(inner)
+            if has_record:
+                drop_unnamed(inner, where)
+            found = inner.committer.recover(strict=strict)
             total += found.below(directory)
+            if has_record:
+                look = retire_unnamed if resumes else warn_of_unnamed
+                look(inner, where)
             if not found.kept:
                 home.remove(note.key)
         except LeaseLostError:

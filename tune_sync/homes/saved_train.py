@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Collection
 
 from tune_sync import layout
 from tune_sync.errors import DamagedError
@@ -41,36 +42,54 @@ def note_stored(home: Home) -> None:
 
 
 def go_by_record(home: DriverHome, where: str, *, resumes: bool) -> None:
-    """Where a run begins: drop what its record does not name. Raises as `check_record` does."""
-    if resumes:
-        check_record(home, where)
-    drop_unnamed(home, where)
-
-
-def check_record(home: DriverHome, where: str) -> None:
-    """Look at the record that a run is to be resumed by; warns of what it does not name.
+    """Where a run begins, before it recovers: drop what is staged and its record does not name.
 
     Args:
         home: Of the experiment.
         where: Names it in messages.
+        resumes: Whether Ray Train goes on from that record.
 
     Raises:
         DamagedError: The record was stored and is gone, so that Ray Train would begin afresh.
     """
-    if was_record_removed(home):
+    if resumes and was_record_removed(home):
         raise DamagedError(
             f"{where} holds a run of Ray Train, but no {layout.TRAIN_RECORD} that names its "
             "checkpoints; put that file back, or choose another name to start afresh"
         )
-    named = _named(home)
-    if named == []:
-        return
-    for checkpoint in home.published_keys():
-        if checkpoint not in (named or ()):
-            logger.warning(
-                "%s/%s is not named by Ray Train, which was ended just then: it does not go on "
-                "from it, and never deletes it; remove it if you do not need it", where, checkpoint,
-            )  # fmt: skip
+    drop_unnamed(home, where)
+
+
+def retire_unnamed(home: DriverHome, where: str) -> None:
+    """Delete what would be reported again and refused; `warn_of_unnamed` of the rest.
+
+    Ray Train goes on from before what its record does not name. Where names are made from steps the
+    same one comes again. A kill, or a record that was not stored, leaves one that is later than all
+    that are named. Of more, someone may have put an older record there; and of an older version of
+    tune_sync it may be the last one of a run that has succeeded: these stay.
+
+    Args:
+        home: Of the experiment, after its recovery.
+        where: Names it in messages.
+    """
+    later = _later(_unnamed(home), _named(home) or ())
+    if len(later) == 1 and home.info(layout.TRAIN_RECORD_STORED) is not None:
+        home.committer.retire(later[0])
+        logger.warning(
+            "%s/%s is deleted: Ray Train was ended just then, did not note it, and goes on from "
+            "before it", where, later[0],
+        )  # fmt: skip
+    warn_of_unnamed(home, where)
+
+
+def warn_of_unnamed(home: DriverHome, where: str) -> None:
+    """Warn of what is published and no record names. Takes what `retire_unnamed` does."""
+    for checkpoint in _unnamed(home):
+        logger.warning(
+            "%s/%s is not named by Ray Train, which was ended just then: it does not go on from "
+            "it, never deletes it, and cannot store another one of that name; remove it if you do "
+            "not need it", where, checkpoint,
+        )  # fmt: skip
 
 
 def was_record_removed(home: Home) -> bool:
@@ -95,6 +114,22 @@ def drop_unnamed(home: DriverHome, where: str) -> None:
             logger.warning(
                 "%s: dropped what was staged of %s: Ray Train did not note it", where, checkpoint
             )
+
+
+def _later(unnamed: Collection[str], named: Collection[str]) -> list[str]:
+    """Those of numbers above all that are named; none where names are not made from numbers."""
+    numbers = [n for n in map(layout.checkpoint_number, named) if n is not None]
+    if not numbers or len(numbers) < len(named):
+        return []
+    return [c for c in unnamed if (layout.checkpoint_number(c) or 0) > max(numbers)]
+
+
+def _unnamed(home: DriverHome) -> list[str]:
+    named = _named(home)
+    if named == []:
+        return []
+    published = filter(layout.is_checkpoint_name, home.published_keys())  # none of Ray Tune's
+    return [checkpoint for checkpoint in published if checkpoint not in (named or ())]
 
 
 def _named(home: Home) -> list[str] | None:
