@@ -139,6 +139,7 @@ def test_what_makes_room_works_where_there_is_none() -> None:
     committer = Committer(faults)
     committer.discard_attempt(NEW, attempt)
     committer.retire(C1)
-    assert faults.count(NEEDS_ROOM) == 3  # two moves, and the mark of what goes in its place
+    # Three moves, of attempt, manifest and checkpoint; and the mark of what goes in its place.
+    assert faults.count(NEEDS_ROOM) == 4
     assert dict(visible_checkpoints(disk)) == {}
     assert not [key for key in tree(disk, "") if key.endswith("model.bin")]

@@ -12,6 +12,7 @@ from tests.manifests import manifests_of
 from tests.unit.staged import CHECKPOINT, placed
 from tune_sync import layout
 from tune_sync.errors import LeaseLostError, StoreFullError
+from tune_sync.homes import commit as commit_module
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.store import LocalStore
 from tune_sync.homes.trash import finish_removals, gone_key
@@ -147,3 +148,20 @@ def test_who_has_lost_the_lease_goes_on_with_no_removal(tmp_path: Path) -> None:
     assert store.info(checkpoint) is not None
     finish_removals(store, lambda: None)
     assert store.info(checkpoint) is None
+
+
+def test_a_delete_that_was_cut_off_before_its_move_goes_on_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*of: object) -> str:
+        raise SystemExit
+
+    committer = Committer(LocalStore(tmp_path))
+    committer.record(placed(committer, {"a": b"1"}))
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(commit_module, "move_to_trash", killed)
+        committer.retire(CHECKPOINT)
+    assert (tmp_path / CHECKPOINT).exists()
+    Committer(LocalStore(tmp_path)).recover()
+    assert not (tmp_path / CHECKPOINT).exists()
+    assert committer.store.list(f"{layout.MANIFESTS_DIR}/trial") == []

@@ -29,7 +29,7 @@ from tune_sync.homes.recorded import Recovery, newest_of, recorded, staged
 from tune_sync.homes.records import Records
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import Store
-from tune_sync.homes.trash import empty_trash, finish_removals, gone_key, move_to_trash
+from tune_sync.homes.trash import empty_trash, finish_removals, gone_key, move_to_trash, withdraw
 from tune_sync.homes.tries import warn_of_parts, whole_tries
 from tune_sync.manifest import (
     Manifest,
@@ -293,19 +293,18 @@ class Committer(Records):
     def _set_aside(self, checkpoint: str) -> None:
         """Take what is at `checkpoint` out of sight; before that its manifest, durably.
 
-        The manifest must not come back: it would stand for whatever is placed next.
+        The manifest must not come back: it would stand for whatever is placed next. It becomes the
+        mark by which recovery goes on if this is cut off.
         """
-        manifest, mark = layout.manifest_key(checkpoint), gone_key(checkpoint)
-        visible, was_going = (self.store.info(key) is not None for key in (checkpoint, mark))
-        if visible or was_going or self.store.info(manifest) is not None:
-            self.store.remove(manifest)
-            if self.store.info(layout.parent(manifest)) is not None:
-                self.store.sync(layout.parent(manifest))
+        mark, visible = gone_key(checkpoint), self.store.info(checkpoint) is not None
+        was_recorded, is_marked = withdraw(self.store, mark)
+        if (visible or was_recorded or is_marked) and self.store.info(layout.parent(mark)):
+            self.store.sync(layout.parent(mark))
         if visible:
             move_to_trash(self.store, checkpoint, self._new_id())
-        if was_going:  # not before: a kill would leave half of it, and nothing that says so
+        if is_marked:  # not before: a kill would leave half of it, and nothing that says so
             self.store.remove(mark)
-            self.store.sync(layout.parent(manifest))
+            self.store.sync(layout.parent(mark))
 
     def _discard(self, staged: str) -> None:
         """Remove staging: moved away at once, or late writes could keep refilling it."""

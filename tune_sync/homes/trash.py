@@ -1,7 +1,7 @@
 """Out of sight at once, gone later: no part of what is removed is seen without the rest.
 
-But on a full disk, where a move needs room too, a checkpoint is removed in its place. Then an empty
-file where its manifest was tells recovery to go on with that.
+A mark in the place of its manifest tells recovery to go on with what was cut off: also on a full
+disk, where a move needs room too, and a checkpoint is removed in its place.
 """
 
 from __future__ import annotations
@@ -48,6 +48,24 @@ def _remove_in_place(store: Store, checkpoint: str) -> None:
 def gone_key(checkpoint: str) -> str:
     """The mark of a checkpoint that is being removed in its place; as long as its manifest's."""
     return layout.manifest_key(checkpoint).removesuffix(_MANIFEST) + _GONE
+
+
+def withdraw(store: Store, mark: str) -> tuple[bool, bool]:
+    """Make a manifest the mark of its checkpoint's removal, by one rename.
+
+    On a full disk, where that needs room too, it is removed.
+
+    Returns:
+        Whether there was a manifest; whether there is a mark, also of a removal that was cut off.
+    """
+    manifest = mark.removesuffix(_GONE) + _MANIFEST
+    was_recorded = store.info(manifest) is not None
+    try:
+        if was_recorded:
+            store.rename(manifest, mark)
+    except StoreFullError:
+        store.remove(manifest)
+    return was_recorded, store.info(mark) is not None
 
 
 def finish_removals(
