@@ -74,7 +74,7 @@ class Run:
         self._timeout_s, self._strict = timeout_s, strict
         self.refused = Refused()
         self._published_early: set[str] = set()
-        self._taken, self._let_go = set[str](), set[str]()  # by this or an earlier run; by Ray
+        self._taken, self._let_go = set[str](), set[str]()  # published by any run; let go by Ray
         self._visible: set[str] = set()  # of what is taken, what Ray has not let go
         self.corrections = Corrections()
         self.versions = Versions()

@@ -47,7 +47,7 @@ class OwnSyncer(Syncer):
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"sync_period": 0}, r"sync_period=0\): a number of seconds"),
+        ({"sync_period": 0}, r"sync_period=0\): a number of seconds above zero"),
         ({"sync_period": "5"}, r"sync_period='5'\)"),
         ({"sync_timeout": -1}, r"sync_timeout=-1\)"),
         ({"sync_timeout": True}, r"sync_timeout=True\)"),

@@ -14,7 +14,7 @@ import pytest
 from tune_sync import RunConfig, SyncConfig
 from tune_sync.errors import ConfigError
 from tune_sync.homes import mounts
-from tune_sync.homes.mounts import bare_point, missing_mount, mount_of
+from tune_sync.homes.mounts import missing_mount, mount_of, unmounted_place
 from tune_sync.homes.shared.site import SharedSite
 
 REPOSITORY = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ BEGIN = """
 import logging, os, subprocess, sys
 from pathlib import Path
 from tune_sync.errors import ConfigError
-from tune_sync.homes.mounts import bare_point, missing_mount, mount_of
+from tune_sync.homes.mounts import unmounted_place, missing_mount, mount_of
 from tune_sync.homes.shared.site import SharedSite
 from tune_sync.homes.sites import LocalSite
 
@@ -146,7 +146,7 @@ def test_one_that_somebody_has_made_there_is_taken_with_a_warning(
         SharedSite(place / "results" / "runs" / "exp").check()
     assert f"nothing is mounted at {place}/results" in caplog.text
     assert str(mount_of(place)) in caplog.text
-    assert bare_point(place) == ""
+    assert unmounted_place(place) == ""
 
 
 def test_a_fresh_directory_elsewhere_is_made_without_a_word(
@@ -163,7 +163,7 @@ def test_without_such_tables_all_is_as_before(
     monkeypatch.setattr(mounts, "TABLE", tmp_path / "none")
     monkeypatch.setattr(mounts, "FSTAB", tmp_path / "none")
     assert mount_of(tmp_path) is None
-    assert bare_point(NOT_THERE) == missing_mount(NOT_THERE) == ""
+    assert unmounted_place(NOT_THERE) == missing_mount(NOT_THERE) == ""
 
 
 def test_what_is_mounted_below_is_taken_as_it_is(tmp_path: Path) -> None:

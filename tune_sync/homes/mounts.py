@@ -74,7 +74,7 @@ def missing_mount(path: Path) -> str:
     return ""
 
 
-def bare_point(path: Path) -> str:
+def unmounted_place(path: Path) -> str:
     """The directory in one of `PLACES` that `path` is in, if nothing is mounted on the way there.
 
     "" if something is, or if it is elsewhere.

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tune_sync.errors import ConfigError
 from tune_sync.homes.disk import make_directory
-from tune_sync.homes.mounts import FSTAB, bare_point, missing_mount, mount_of
+from tune_sync.homes.mounts import FSTAB, missing_mount, mount_of, unmounted_place
 from tune_sync.homes.shared.home import SETTING, SharedHome
 from tune_sync.homes.sites import LocalSite
 from tune_sync.homes.store import LocalStore
@@ -49,7 +49,7 @@ class SharedSite(LocalSite):
         self.refuse_inside_another()
         if not self.holds_experiment():  # what is there is where it is, whatever is mounted
             check_mounted(self.root.parent)
-            _warn_of_bare_point(self.root.parent)
+            _warn_of_unmounted_place(self.root.parent)
         check_abilities(self.root.parent)
 
     def home(self, owner: str, checkpoint_depth: int) -> SharedHome:
@@ -69,7 +69,7 @@ def check_mounted(directory: Path) -> None:
             f"{directory}: nothing is mounted at {point}, where {FSTAB} has a file system, and "
             f"results would go to the disk below; mount it, or give another {SETTING}"
         )
-    point = bare_point(directory)
+    point = unmounted_place(directory)
     if point and not Path(point).exists():
         raise ConfigError(
             f"{directory}: there is no {point}, so that nothing is mounted there; mount what the "
@@ -78,9 +78,9 @@ def check_mounted(directory: Path) -> None:
         )
 
 
-def _warn_of_bare_point(directory: Path) -> None:
+def _warn_of_unmounted_place(directory: Path) -> None:
     """Somebody has made it, and may have meant it so."""
-    if point := bare_point(directory):
+    if point := unmounted_place(directory):
         logger.warning(
             "%s is on this node's own disk (%s), as nothing is mounted at %s; if other nodes are "
             "to see it, stop, mount it, and start anew", directory, mount_of(directory), point,
