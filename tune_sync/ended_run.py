@@ -31,7 +31,7 @@ def end_run(
         run.retire_unused()
         handler.files.flush(timeout_s)
         run.flush(timeout_s, between)
-        handler.files.check(run.home, lambda: handler.connector.unstored(handler.spec))
+        handler.files.check(lambda: handler.connector.unstored(handler.spec))
     except LeaseLostError:
         raise
     except KeyboardInterrupt:  # the second one: Ray takes the first for "end the run"

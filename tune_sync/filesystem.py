@@ -100,7 +100,9 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         check_key = check_object_key if spec.scheme else layout.check_key  # also where it stages
         self.uploads = Uploads(lambda report: connector.reported(self.spec, report), check_key)
         self._record = TrainRecord(self.uploads, self._publish, self._remove, spec.options)
-        self.files = SentFiles(self._tell_unstored, self._record.storing)
+        self.files = SentFiles(
+            self._tell_unstored, self._record.storing, lambda: connector.unstored(self.spec)
+        )
         self._reads = Reads()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -173,13 +175,12 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         """What a directory holds; `.tune_sync` is left out."""
         home, key, base = self.locate(selector.base_dir)
         entries = home.list(key, selector.recursive) if home.in_place else []
-        found = None if entries else home.info(key)  # what holds something is a directory
-        if found is None and not entries and not selector.allow_not_found:
-            raise FileNotFoundError(selector.base_dir)
-        if found is not None and not found.is_dir:
-            raise NotADirectoryError(selector.base_dir)
-        if found is not None:
+        if not entries and (found := home.info(key)) is not None:
+            if not found.is_dir:  # what holds something is a directory
+                raise NotADirectoryError(selector.base_dir)
             entries = home.list(key, selector.recursive)
+        elif not entries and not selector.allow_not_found:
+            raise FileNotFoundError(selector.base_dir)
         is_read_here = isinstance(home, LocalHome) or not selector.recursive
         if not is_read_here and (checkpoint := self._place(selector.base_dir).checkpoint):
             self._reads.listed(home, checkpoint, entries)
@@ -284,10 +285,9 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def publish_early(self, path: str, metrics: Any = None) -> None:
         """On the driver, publish a checkpoint that was reported and that Ray did not register."""
-        checkpoint, strict = self._own_key(path), self.spec.options.strict
         if self.run is not None:
-            attempts = self.uploads.reported_at(checkpoint)
-            self.run.publish_early(checkpoint, strict, attempts, metrics)
+            key, strict = self._own_key(path), self.spec.options.strict
+            self.run.publish_early(key, strict, self.uploads.reported_at(key), metrics)
 
     def send_file(self, file: TreeFile, target: str, target_root: str) -> None:
         """Store a file of this node: in a checkpoint's attempt, or whole in its place.
@@ -391,9 +391,9 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         run, timeout_s = self.run, self.spec.options.timeout_s
         return self.files.stream(self._writable_home(), key, place.kind, run, timeout_s)
 
-    def _tell_unstored(self, key: str, error: Exception) -> None:
+    def _tell_unstored(self, key: str, reason: str | None) -> None:
         if not self.is_driver:
-            self.connector.tell_unstored(self.spec, key, str(error))
+            self.connector.tell_unstored(self.spec, key, reason)
 
     def _remove(self, key: str) -> None:
         self._writable_home().remove(key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -62,9 +62,11 @@ class SentFiles:
     """Used by one filesystem. Methods may be called from any thread.
 
     Args:
-        tell: Called with the key of a file that is not stored, and why.
+        tell: Called with the key of a file that is not stored, and why; with None for why, once it
+            is stored after all.
         storing: Of the key of a file: what it is put in its place within, or None. What that raises
             is why it is not stored.
+        ask: Returns the keys that `tell` was called with, here and in earlier processes.
 
     Attributes:
         unstored: Key of a file whose last version is not stored -> why.
@@ -72,16 +74,19 @@ class SentFiles:
     """
 
     def __init__(
-        self, tell: Callable[[str, Exception], None] = lambda key, error: None,
+        self, tell: Callable[[str, str | None], None] = lambda key, reason: None,
         storing: Callable[[str], Storing | None] = lambda key: None,
+        ask: Callable[[], Collection[str]] = tuple,
     ) -> None:  # fmt: skip
-        self._tell, self._storing = tell, storing
+        self._tell, self._storing, self._ask = tell, storing, ask
+        self._told, self._has_asked = set[str](), False
         self.unstored: dict[str, str] = {}  # no errors: their frames hold chunks
         self.bodies: dict[str, bytes] = {}
         self._digests: dict[str, str] = {}
         self._changed: set[str] = set()  # states of this run: those of earlier ones never do
         self._paced: Paced | None = None
         self._known = threading.Lock()  # guards these two; never held while a file is written
+        self._asking = threading.Lock()
 
     def stream(
         self, home: Home, key: str, kind: Kind, run: Run | None, timeout_s: float
@@ -133,27 +138,20 @@ class SentFiles:
                 "network and at what is slow there, then restore the run"
             )
 
-    def check(self, home: Home, ask: Callable[[], Mapping[str, tuple[float, str]]]) -> None:
+    def check(self, ask: Callable[[], Mapping[str, str]]) -> None:
         """Whether all files are stored.
 
         Args:
-            home: Where.
-            ask: Returns key of a file that a trial could not store -> when, seconds, and why.
+            ask: Returns key of a file that a trial could not store -> why.
 
         Raises:
             NotStoredError: Names some that are not, and why, and how many; or it is not known.
         """
         unstored = dict(self.unstored)
-        told: Mapping[str, tuple[float, str]] = {}
         try:
-            told = ask()
+            unstored |= ask()
         except HomeLostError as error:
             unstored["files of trials"] = str(error)
-        for key, (told_s, reason) in told.items():
-            found = home.info(key)
-            # Else it was sent again since.
-            if found is None or found.is_dir or found.modified_s < told_s:
-                unstored[key] = reason
         if unstored:
             shown = [f"{key}: {why}" for key, why in list(unstored.items())[:SHOWN_COUNT]]
             more_count = len(unstored) - len(shown)
@@ -167,7 +165,8 @@ class SentFiles:
         why = self.unstored[key] = str(error)
         logger.error("%s is not stored: %s", key, why)
         self._note(key, None)
-        self._tell(key, error)
+        self._told.add(key)
+        self._tell(key, why)
 
     def learn(self, run: Run) -> None:
         """Look at the state that earlier runs left: Ray copies it again, and it is no news."""
@@ -242,6 +241,17 @@ class SentFiles:
 
         run.behind.offer(key, write, is_state=is_state, names=names)
 
+    def _stored_after_all(self, key: str) -> bool:
+        """Whether somebody was told that it is not stored. False the second time."""
+        with self._asking:
+            if not self._has_asked:
+                self._has_asked = True
+                with suppress(HomeLostError):  # then `fit()` cannot find out either, and says so
+                    self._told.update(self._ask())
+            is_told = key in self._told
+            self._told.discard(key)
+        return is_told
+
     def _commit_in_turn(
         self, stream: FileStream, key: str, durable: bool, run: Run, timeout_s: float
     ) -> None:
@@ -274,6 +284,8 @@ class SentFiles:
             run.state_written()
         self._note(key, stream.digest)
         self.unstored.pop(key, None)
+        if run is None and self._stored_after_all(key):
+            self._tell(key, None)
 
 
 def _corrected(stream: FileStream, key: str, run: Run | None) -> FileStream | None:

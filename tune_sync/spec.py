@@ -167,11 +167,14 @@ class Connector(Protocol):
     def finish_earlier(self, spec: Spec) -> None:
         """Let the nodes send what an earlier run of the experiment has staged there."""
 
-    def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
-        """Let the driver know, at the end of the run, that a file is not stored. Best effort."""
+    def tell_unstored(self, spec: Spec, key: str, reason: str | None) -> None:
+        """Let the driver know, at the end of the run, why a file is not stored. Best effort.
 
-    def unstored(self, spec: Spec) -> dict[str, tuple[float, str]]:
-        """What trials told: the file's key -> when (seconds since the epoch) and why.
+        None for why: it is stored after all.
+        """
+
+    def unstored(self, spec: Spec) -> dict[str, str]:
+        """What trials told: the file's key -> why it is not stored.
 
         Raises:
             HomeLostError: It is not known.

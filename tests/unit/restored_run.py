@@ -30,18 +30,18 @@ class Here:
     """Every process is on the home node."""
 
     def __init__(self) -> None:
-        self.told: dict[str, tuple[float, str]] = {}
+        self.told: dict[str, str] = {}
 
     def home(self, spec: Spec) -> LocalHome:
         return LocalHome(Path(spec.root, spec.experiment))
 
-    def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
+    def tell_unstored(self, spec: Spec, key: str, reason: str | None) -> None:
         pass
 
     def reported(self, spec: Spec, report: Report) -> None:
         pass
 
-    def unstored(self, spec: Spec) -> dict[str, tuple[float, str]]:
+    def unstored(self, spec: Spec) -> dict[str, str]:
         return self.told
 
     def finish_earlier(self, spec: Spec) -> None:

@@ -44,8 +44,11 @@ class Connected:
     def home(self, spec: Spec) -> LateHome:
         return self._home
 
-    def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
+    def tell_unstored(self, spec: Spec, key: str, reason: str | None) -> None:
         pass
+
+    def unstored(self, spec: Spec) -> dict[str, str]:
+        return {}
 
     def reported(self, spec: Spec, report: Report) -> None:
         pass

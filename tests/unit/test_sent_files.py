@@ -247,8 +247,39 @@ def test_the_error_of_many_files_stays_short_and_says_how_many() -> None:
     for number in range(300):
         files.unstored[f"trial_{number}/result.json"] = "no space left; make room"
     with pytest.raises(NotStoredError) as told:
-        files.check(BucketHome(MemoryBucket()), dict)
+        files.check(dict)
     text = str(told.value)
     assert text.startswith("trial_0/result.json: no space left; make room; trial_1/")
     assert text.endswith("; and 295 more files, which the logs name")
     assert text.count("make room") == 5
+
+
+def test_a_file_that_is_stored_after_all_is_told_once_whichever_process_failed(
+    tmp_path: Path,
+) -> None:
+    told: dict[str, str | None] = {}
+    calls = []
+
+    def tell(key: str, reason: str | None) -> None:
+        calls.append(key)
+        told[key] = reason
+
+    def send(files: SentFiles, home: LocalHome, body: bytes) -> None:
+        stream = files.stream(home, KEY, Kind.TRIAL_FILE, None, 10.0)
+        stream.write(body)
+        stream.close()
+
+    home = LocalHome(tmp_path)
+    first = SentFiles(tell, ask=lambda: [key for key, why in told.items() if why])
+    with pytest.raises(StoreFullError):
+        send(first, Full(tmp_path), b"1")
+    assert "full" in str(told[KEY])
+    send(first, home, b"1")
+    assert told == {KEY: None}
+    send(first, home, b"2")
+    assert len(calls) == 2
+    with pytest.raises(StoreFullError):
+        send(first, Full(tmp_path), b"3")
+    later = SentFiles(tell, ask=lambda: [key for key, why in told.items() if why])
+    send(later, home, b"3")
+    assert told == {KEY: None} and len(calls) == 4

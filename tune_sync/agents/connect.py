@@ -159,12 +159,12 @@ class RayConnector:
             home = "" if spec.scheme or spec.options.shared else node_id()
             finish_earlier(spec.where, spec.options.timeout_s, options, home)
 
-    def tell_unstored(self, spec: Spec, key: str, reason: str) -> None:
+    def tell_unstored(self, spec: Spec, key: str, reason: str | None) -> None:
         """See `Connector.tell_unstored`."""
         if spec.address is not None and spec.address.home_name and ray.is_initialized():
             tell_unstored(spec.address.home_name, spec.where, key, reason)
 
-    def unstored(self, spec: Spec) -> dict[str, tuple[float, str]]:
+    def unstored(self, spec: Spec) -> dict[str, str]:
         """See `Connector.unstored`."""
         if spec.address is None or not spec.address.home_name or not ray.is_initialized():
             return {}

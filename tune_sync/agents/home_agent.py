@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -53,7 +52,7 @@ class HomeAgent:
 
     def __init__(self) -> None:
         self._homes: dict[tuple[str, str, int], LocalHome] = {}
-        self._unstored: dict[str, dict[str, tuple[float, str]]] = {}
+        self._unstored: dict[str, dict[str, str]] = {}
         self._known: dict[str, KnownRun] = {}
         self._publishing: dict[tuple[str, str, int], threading.Lock] = {}
 
@@ -72,20 +71,30 @@ class HomeAgent:
         with self._publishing.setdefault((root, owner, depth), threading.Lock()):
             return do(*args)
 
-    def tell_unstored(self, root: str, key: str, reason: str) -> None:
-        """Note that a file of an experiment is not stored: its trial may end before anyone asks."""
-        told = self._unstored.setdefault(root, {})
-        if len(told) < TOLD_COUNT or key in told:
-            told[key] = (time.time(), reason)
+    def tell_unstored(self, root: str, key: str, reason: str | None) -> None:
+        """Note that a file of an experiment is not stored: its trial may end before anyone asks.
 
-    def unstored(self, root: str) -> tuple[bool, dict[str, tuple[float, str]]]:
+        No time is noted to tell by whether it was stored since: clocks differ, or are set.
+
+        Args:
+            root: The experiment directory.
+            key: The file's.
+            reason: Why; None: it is stored after all.
+        """
+        told = self._unstored.setdefault(root, {})
+        if reason is None:
+            told.pop(key, None)
+        elif len(told) < TOLD_COUNT or key in told:
+            told[key] = reason
+
+    def unstored(self, root: str) -> tuple[bool, dict[str, str]]:
         """What was told of an experiment, and of trainers inside of its trials.
 
         Returns:
             Whether this agent knows the run: else it was started again, and has forgotten what
-            it was told before. And the file's key -> when and why.
+            it was told before. And the file's key -> why.
         """
-        found: dict[str, tuple[float, str]] = {}
+        found: dict[str, str] = {}
         for at, told in list(self._unstored.items()):
             inside = layout.below(root, at)
             if inside is not None:
@@ -219,14 +228,17 @@ def _create(name: str, node_id: str) -> Any:
     return actor.remote()
 
 
-def tell_unstored(name: str, root: str, key: str, reason: str) -> None:
-    """Tell the agent `name` of a file that is not stored; no error if it does not answer."""
+def tell_unstored(name: str, root: str, key: str, reason: str | None) -> None:
+    """Tell the agent `name` of a file that is not stored; no error if it does not answer.
+
+    None for the reason: it is stored after all.
+    """
     with suppress(ValueError, ray.exceptions.RayError):
         agent = ray.get_actor(name, namespace=NAMESPACE)
         ray.get(agent.tell_unstored.remote(root, key, reason), timeout=TELL_TIMEOUT_S)
 
 
-def ask_unstored(name: str, root: str) -> dict[str, tuple[float, str]]:
+def ask_unstored(name: str, root: str) -> dict[str, str]:
     """What the agent `name` was told of an experiment; a warning if it may have forgotten some.
 
     Raises:
