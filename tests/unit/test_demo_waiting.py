@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
 
 from examples.demo_parts.waiting import Waiting
 from tests.meta.repo import ROOT
@@ -33,16 +34,21 @@ def test_a_silence_is_filled_with_what_is_waited_for_and_talk_is_not_disturbed()
     assert lines[-1] == "... waiting for trials"
 
     lines.clear()
+    heard_s = [time.monotonic()]
     with Waiting(lines.append, 10 * QUIET_S) as patient:
         for _ in range(30):
             patient.heard()
+            heard_s.append(time.monotonic())
             time.sleep(QUIET_S / 2)
-    assert lines == []
+        heard_s.append(time.monotonic())
+    # A busy machine may be silent for that long itself.
+    silences_s = [later - earlier for earlier, later in pairwise(heard_s)]
+    assert bool(lines) <= (max(silences_s) >= 10 * QUIET_S)
 
 
 def test_the_first_line_does_not_wait_for_ray() -> None:
     look = "import sys, examples.demo; print('ray' in sys.modules or 'sklearn' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, timeout=250
     )
     assert done.stdout == "False\n", done.stderr
