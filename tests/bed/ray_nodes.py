@@ -17,7 +17,7 @@ from tests.bed.ray_node import RAY_PORT, is_listening, start_argv
 
 HEAD = "head"
 POLL_S = 0.1
-ENDING_TIMEOUT_S = 40.0  # about 20 s were seen
+ENDING_TIMEOUT_S = 90.0  # about 20 s were seen
 
 
 @dataclass(slots=True)

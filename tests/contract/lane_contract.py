@@ -24,7 +24,7 @@ from tune_sync.layout import staged_key
 ATTEMPT, CHECKPOINT = "0" * 32, "t/checkpoint_000000"
 STAGED = staged_key(CHECKPOINT, ATTEMPT)
 CHUNK_BYTES = 20_000_003  # more than a message of a transport holds
-WAIT_S = 60.0
+WAIT_S = 150.0
 
 
 def replicas_at(root: Path) -> Replicas:

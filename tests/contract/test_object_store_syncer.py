@@ -18,7 +18,7 @@ from tune_sync.filesystem import SyncHandler
 from tune_sync.syncers.base import BackgroundSyncer, Syncer
 from tune_sync.syncers.object_store import ObjectStoreSyncer
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture

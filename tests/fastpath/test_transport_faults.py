@@ -241,7 +241,7 @@ def test_an_impostor_that_does_not_know_the_token_gets_nothing() -> None:
         connection.recv(len(MAGIC) + 64, socket.MSG_WAITALL)
         connection.sendall(b"+" + bytes(32))
         assert connection.recv(1) == b""
-        _, printed = child.communicate(timeout=60)
+        _, printed = child.communicate(timeout=250)
     assert "PeerRefusedError" in printed and "does not know the token" in printed
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.bed import Cluster
 from tests.hosts.searches import DRIVERS, assert_sound, stored_digests, wait_for
-from tests.hosts.test_faults import experiment, searching
+from tests.hosts.test_faults import searching
 from tests.hosts.test_replicated import reported
 from tests.hosts.test_replicated_faults import said
 
@@ -44,14 +44,13 @@ def closed_ports(cluster: Cluster) -> Iterator[None]:
 
 def run(cluster: Cluster, name: str, *, required: bool, **more: object) -> dict[str, Any]:
     """A search whose ports are closed after its first report, which came by TCP."""
-    root = experiment(cluster, name)
     go_on = cluster.host("w1").expand("~/go_on")
     cluster.exec("w1", ["rm", "-f", go_on])
     path = {"memory_limit": 256 << 20, "transport": "tcp", "required": required, "ports": PORTS}
     sync = {"wait_for": "replicated", "fast_path": path, **more}
     with searching(cluster, name=name, sync=sync, trials=[TRIAL], timeout_s=250) as running:
         try:
-            wait_for(lambda: len(reported(root)) >= HELD_AT or running.done(), "a report")
+            wait_for(lambda: len(reported(cluster, name)) >= HELD_AT or running.done(), "a report")
             assert not running.done(), running.result()
             status = cluster.drive("w1", DRIVERS / "status.py", [name])
             assert {way for node in status["nodes"] for way in node["transports"]} == {"tcp"}

@@ -67,11 +67,14 @@ def published(root: Path) -> set[str]:
     return {path.stem for path in root.glob(".tune_sync/manifests/*/*.json")}
 
 
-def reported(root: Path) -> list[dict[str, Any]]:
-    """What the driver has heard of."""
+def reported(cluster: Cluster, name: str) -> list[dict[str, Any]]:
+    """What the driver has heard of, at once: home it comes with the next state, which Ray saves
+    the more seldom the longer that takes.
+    """
+    inside = f"tmp/ray/session_2*/artifacts/*/{name}/driver_artifacts/*/result.json"
     return [
         json.loads(line)
-        for path in root.glob("*/result.json")
+        for path in cluster.host("head").path("/").glob(inside)
         for line in path.read_text().splitlines(keepends=True)
         if line.endswith("\n")
     ]
@@ -82,8 +85,8 @@ def test_what_was_reported_as_replicated_outlives_the_host_that_wrote_it(cluster
     trials = [{**SETTINGS, "steps": 4, "hold_at": 3}]
     sync = {**REPLICATED, "max_bandwidth_bytes_per_s": 200_000}  # seven seconds each
     with searching(cluster, name="outlives", sync=sync, trials=trials, max_failures=2) as running:
-        wait_for(lambda: len(reported(root)) == 3 or running.done(), "three reports")
-        host = reported(root)[0]["node"]
+        wait_for(lambda: len(reported(cluster, "outlives")) == 3 or running.done(), "three reports")
+        host = reported(cluster, "outlives")[0]["node"]
         assert len(published(root)) < 3, "nothing would be lost"
         cluster.kill(host)
         wait_for(lambda: host not in cluster.alive(), "the host to be given up")
@@ -114,16 +117,15 @@ def test_a_host_that_dies_while_it_is_replicated_leaves_no_half_checkpoint(
 ) -> None:
     for name in cluster.workers:
         cluster.slow(name, rate_mbit=4)  # 20 s each: the host is dead before one is there
-    root = experiment(cluster, "half")
     trials = [{**SETTINGS, "file_count": 8, "steps": 2, "pause_s": 0.0}]
     sync = {**REPLICATED, "max_bandwidth_bytes_per_s": None}
     with searching(cluster, name="half", sync=sync, trials=trials, max_failures=2) as running:
-        wait_for(lambda: len(reported(root)) >= 1, "a report")
+        wait_for(lambda: len(reported(cluster, "half")) >= 1, "a report")
         wait_for(lambda: bool(arriving(cluster, "head")) or running.done(), "a replica on its way")
-        host = reported(root)[0]["node"]
+        host = reported(cluster, "half")[0]["node"]
         cluster.kill(host)
         half = arriving(cluster, "head")
-        before = len(reported(root))
+        before = len(reported(cluster, "half"))
         assert half, "it was whole"
         wait_for(lambda: host not in cluster.alive(), "the host to be given up")
         for name in {*cluster.workers} - {host}:
@@ -149,9 +151,9 @@ def test_a_trial_goes_on_elsewhere_before_its_checkpoint_is_stored(cluster: Clus
     with searching(
         cluster, name="far", sync=sync, trials=trials, max_failures=2, timeout_s=300
     ) as running:
-        wait_for(lambda: len(reported(root)) == 3 or running.done(), "three reports")
-        cluster.kill(reported(root)[0]["node"])
-        wait_for(lambda: len(reported(root)) == 4 or running.done(), "another one")
+        wait_for(lambda: len(reported(cluster, "far")) == 3 or running.done(), "three reports")
+        cluster.kill(reported(cluster, "far")[0]["node"])
+        wait_for(lambda: len(reported(cluster, "far")) == 4 or running.done(), "another one")
         assert "checkpoint_000002" not in published(root)
     found = running.result()
     assert found["errors"] == []
@@ -196,14 +198,13 @@ def test_each_transport_brings_the_bytes_and_status_names_it(
 ) -> None:
     """TCP within TLS; what does not ask for any transport goes by TCP without."""
     name = f"by_{transport}"
-    root = experiment(cluster, name)
     trials = [{**SETTINGS, "steps": 4, "host": "w1", "told_at": 2}]
     go_on = cluster.host("w1").expand("~/go_on")
     cluster.exec("w1", ["rm", "-f", go_on])
     more = {"tls": tls.paths} if transport == "tcp" else {}
     sync = {**by(transport, required=True, **more), "max_bandwidth_bytes_per_s": None}
     with searching(cluster, name=name, sync=sync, trials=trials) as running:
-        wait_for(lambda: len(reported(root)) >= 2 or running.done(), "two reports")
+        wait_for(lambda: len(reported(cluster, name)) >= 2 or running.done(), "two reports")
         try:
             status = cluster.drive("w2", DRIVERS / "status.py", [name])
             opened = own_ports(cluster, "head")
@@ -252,10 +253,9 @@ def test_ports_that_are_open_in_a_firewall_are_enough(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 def test_status_names_replicas_and_how_they_came(cluster: Cluster) -> None:
-    root = experiment(cluster, "status")
     trials = [{**SETTINGS, "steps": 6, "host": "w1"}]
     with searching(cluster, name="status", sync=REPLICATED, trials=trials) as running:
-        wait_for(lambda: len(reported(root)) >= 2 or running.done(), "two reports")
+        wait_for(lambda: len(reported(cluster, "status")) >= 2 or running.done(), "two reports")
         status = cluster.drive("w2", DRIVERS / "status.py", ["status"])
     assert running.result()["errors"] == []
     home, worker = sorted(status["nodes"], key=lambda n: n["host"] != cluster.addresses["head"])

@@ -53,11 +53,11 @@ def test_it_ends_and_leaves_all_to_the_restore_once_its_own_driver_is_dead(spec:
     lease.acquire()
     lease.leave()  # as a driver that has been silent for long
     root, agent = started(spec)
-    until_s = time.monotonic() + 60.0
+    until_s = time.monotonic() + 150.0
     while not ray.get(agent.known_runs.remote())[0].news.stored_count:
         assert time.monotonic() < until_s, "it has not sent it to its own home"
         time.sleep(0.1)
-    finish_earlier(spec.where, 60.0, None, ELSEWHERE)
+    finish_earlier(spec.where, 150.0, None, ELSEWHERE)
     with pytest.raises(ValueError, match="Failed to look up actor"):
         ray.get_actor(agent_name(spec, spec.home_node), namespace=NAMESPACE)
     assert len(list(StagedCopies(root).attempts())) == 1
@@ -71,9 +71,9 @@ def test_that_of_a_live_run_goes_on_as_before(spec: Spec) -> None:
     lease.acquire()
     _, agent = started(spec)
     with pytest.raises(LeaseHeldError, match="in use by a live run"):
-        ray.get(agent.finish.remote(None, ELSEWHERE), timeout=60)
-    finish_earlier(spec.where, 60.0, None, ELSEWHERE)
-    assert ray.get(agent.ping.remote(), timeout=60)
+        ray.get(agent.finish.remote(None, ELSEWHERE), timeout=150)
+    finish_earlier(spec.where, 150.0, None, ELSEWHERE)
+    assert ray.get(agent.ping.remote(), timeout=150)
     held = json.loads((Path(spec.where) / LEASE_KEY).read_text())
     assert held["owner"] == spec.owner
     lease.release()

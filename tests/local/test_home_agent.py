@@ -35,13 +35,13 @@ def test_the_agent_outlives_each_start_of_a_further_run(local_ray: None) -> None
         assert start_home(node_id()) == first
         time.sleep(1)  # Ray ends an actor without handles a moment later
         agent = ray.get_actor(first.agent_name, namespace=NAMESPACE)
-        assert ray.get(agent.ping.remote(), timeout=30) == node_id()
+        assert ray.get(agent.ping.remote(), timeout=150) == node_id()
 
 
 def is_there(name: str) -> bool:
     try:
         agent = ray.get_actor(name, namespace=NAMESPACE)
-        ray.get(agent.ping.remote(), timeout=30)
+        ray.get(agent.ping.remote(), timeout=150)
     except (ValueError, RayActorError):
         return False
     return True
@@ -53,7 +53,7 @@ def test_one_that_was_killed_is_started_anew(local_ray: None) -> None:
     wait_for(lambda: not is_there(address.agent_name), "its end")
     assert start_home(node_id()) == address
     agent = ray.get_actor(address.agent_name, namespace=NAMESPACE)
-    assert ray.get(agent.ping.remote(), timeout=30) == node_id()
+    assert ray.get(agent.ping.remote(), timeout=150) == node_id()
 
 
 class Flipping(RemoteHome):
@@ -174,4 +174,4 @@ def test_one_that_many_threads_ask_for_lives_on(local_ray: None) -> None:
         list(pool.map(lambda _: start_agent(name, node_id()), range(8)))
     time.sleep(1)
     agent = ray.get_actor(name, namespace=NAMESPACE)
-    assert ray.get(agent.ping.remote(), timeout=30) == node_id()
+    assert ray.get(agent.ping.remote(), timeout=150) == node_id()

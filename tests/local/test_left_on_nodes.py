@@ -18,7 +18,7 @@ from tune_sync.spec import Options, Spec
 
 TIMEOUT_S, SHORT_S = 1.0, 2.0
 # What takes longer than one step is patience with a busy machine; all steps take longer than that.
-STEP_S, PATIENT_S = 3.0, 9.0
+STEP_S, PATIENT_S = 5.0, 17.0
 WANTED = Wanted(frozenset(), {"t": ""})
 
 
@@ -63,7 +63,7 @@ def test_a_node_whose_disk_hangs_is_not_waited_for_and_keeps_what_it_has(
     assert "may keep what an earlier run has left there: nothing has moved there for 3 s" in (
         caplog.text
     )
-    end_s = time.monotonic() + 60.0
+    end_s = time.monotonic() + 150.0
     while not is_free(staging):  # its process was ended, and does nothing late
         assert time.monotonic() < end_s
         time.sleep(0.1)

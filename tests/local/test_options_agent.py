@@ -15,7 +15,7 @@ from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.options_agent import OF_RUN, ask_options, start_options
 from tune_sync.agents.options_keeper import keep_options
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 150.0
 
 
 def gcs_holds(secret: bytes) -> bool:

@@ -29,6 +29,7 @@ from tune_sync.agents.home_agent import NAMESPACE
 PERIOD_S = 2.0
 STEPS, PAUSE_S = 50, 0.15
 TRIAL_COUNT = 2
+AGENTS, TRIALS = "ray::NodeAgent", "ray::ImplicitFunc"
 
 
 def number_of(path: Path) -> int:
@@ -172,6 +173,7 @@ def test_after_a_kill_each_trial_goes_on_from_the_newest_that_a_period_made_dura
         signal_agents(signal.SIGCONT)
         return False
 
+    before = processes(TRIALS)  # of runs of other tests that were cut off
     drive_until(
         more_is_staged_than_has_arrived, tmp_path, "paced",
         space={"steps": 10_000, "pause_s": PAUSE_S, "n": [0, 1]}, checkpoint={"num_to_keep": 1},
@@ -181,7 +183,9 @@ def test_after_a_kill_each_trial_goes_on_from_the_newest_that_a_period_made_dura
         if found["namespace"] == NAMESPACE and found["name"].startswith("stage-"):
             ray.kill(ray.get_actor(found["name"], namespace=NAMESPACE), no_restart=True)
     signal_agents(signal.SIGKILL)  # a stopped process does not end by itself
-    wait_for(lambda: not agents(), "the end of the agents")
+    wait_for(lambda: not processes(AGENTS), "the end of the agents")
+    # Ray ends a dead driver's trials a moment later: until then they may stage another one.
+    wait_for(lambda: processes(TRIALS) <= before, "the end of the trials")
     newest_staged = newest(staged(staging))
     shutil.rmtree(staging)  # their nodes died too
     for _, names in named(newest_state(root), root):
@@ -221,17 +225,17 @@ def arrived_in(root: Path) -> dict[str, list[int]]:
 
 
 def signal_agents(number: signal.Signals) -> None:
-    for pid in agents():
+    for pid in processes(AGENTS):
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
-def agents() -> list[int]:
-    """Processes of agents of nodes."""
-    found = []
+def processes(title: str) -> set[int]:
+    """Of this Ray, with this title."""
+    found = set()
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # it has just ended
-            found += [process.pid] if "ray::NodeAgent" in " ".join(process.cmdline()) else []
+            found |= {process.pid} if title in " ".join(process.cmdline()) else set()
     return found
 
 

@@ -35,7 +35,7 @@ def names_in(pickled: bytes) -> set[str]:
 def load(file: Path, kind: str) -> list[str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     argv = [sys.executable, "-c", LOAD, str(file), kind]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

@@ -152,7 +152,7 @@ def test_what_may_not_be_looked_at_is_an_error_not_an_empty_place(copied: Path) 
     script = AS_NOBODY.format(uid=NOBODY)
     argv = [sys.executable, "-c", script, str(copied)]
     env = {**os.environ, "HOME": "/tmp"}
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=env, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=250, env=env, check=False)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line]
     assert "NO ERROR" not in done.stdout, done.stdout

@@ -58,7 +58,7 @@ def test_every_variable_of_the_environment_is_in_the_one_table() -> None:
 def test_help_says_what_a_script_does_and_sets_nothing_up(tmp_path: Path, name: str) -> None:
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     done = subprocess.run(
-        [tmp_path / name, "--help"], capture_output=True, text=True, timeout=60, cwd=tmp_path
+        [tmp_path / name, "--help"], capture_output=True, text=True, timeout=250, cwd=tmp_path
     )
     assert done.returncode == 0 and done.stdout.startswith("Sets up what is needed, then ")
     assert f"\n  {name} " in done.stdout and "set -euo" not in done.stdout, done.stdout
@@ -76,8 +76,8 @@ def test_nothing_of_a_set_up_that_was_interrupted_goes_on_telling() -> None:
     try:
         assert running.stdout is not None and " so far" in running.stdout.readline()
         os.killpg(running.pid, signal.SIGINT)
-        assert running.wait(40) != 0
-        running.communicate(timeout=15)  # ends with the last one that could write there
+        assert running.wait(50) != 0
+        running.communicate(timeout=60)  # ends with the last one that could write there
     finally:
         with suppress(ProcessLookupError):
             os.killpg(running.pid, signal.SIGKILL)

@@ -81,7 +81,7 @@ def fake_google(directory: Path) -> Iterator[GoogleServer]:
 def make_bucket(url: str) -> None:
     body = json.dumps({"name": "bucket"}).encode()
     headers = {"Content-Type": "application/json"}
-    urlopen(Request(f"{url}/storage/v1/b?project=p", body, headers), timeout=10).close()
+    urlopen(Request(f"{url}/storage/v1/b?project=p", body, headers), timeout=60).close()
 
 
 def account(file: Path, url: str) -> Path:

@@ -71,7 +71,7 @@ def test_trials_go_on_while_no_state_can_be_put_and_the_last_one_is_there_at_the
         space = {"notes": str(tmp_path)}
         fit = Fit(tune.Tuner(reports_all, param_space=space, run_config=config))
         try:
-            assert hangs.wait(60)
+            assert hangs.wait(150)
             (tmp_path / "go").touch()
             wait_for(tmp_path / "done")
         finally:

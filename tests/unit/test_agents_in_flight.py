@@ -14,7 +14,7 @@ from tune_sync.agents.in_flight import FAILED_KEPT, InFlight
 from tune_sync.errors import HomeLostError
 
 LIMIT_BYTES = 100
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 @dataclass

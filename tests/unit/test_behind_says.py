@@ -19,7 +19,7 @@ from tune_sync.sending.orders import News, Orders
 
 FIRST, SECOND = "t/checkpoint_000000", "t/checkpoint_000001"
 EVERY_S = 0.6
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class OneNode:

@@ -26,7 +26,7 @@ from tune_sync.publisher import Publisher
 from tune_sync.testing.memory_bucket import MemoryBucket
 
 C0 = "trial/checkpoint_000000"
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 class CountingBucket(MemoryBucket):

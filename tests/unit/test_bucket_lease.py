@@ -24,7 +24,7 @@ from tune_sync.layout import LEASE_KEY
 from tune_sync.process import machine, start_of
 from tune_sync.testing.memory_bucket import MemoryBucket
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 FAR = Holder("other", "far", 12, "another machine", "345", 1000.0)
 
 

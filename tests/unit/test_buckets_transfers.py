@@ -9,7 +9,7 @@ import pytest
 
 from tune_sync.buckets.transfers import Transfers
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def test_a_part_is_over_when_all_its_requests_are() -> None:

@@ -14,7 +14,7 @@ from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.testing.memory_bucket import MemoryBucket
 
 SECRET = {"key": "me", "secret": "of mine"}
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 def test_a_run_that_is_over_is_forgotten_with_all_that_it_held(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_an_attempt_can_be_discarded_while_it_is_written(tmp_path: Path, round_n
     time.sleep(0.005)
     committer.discard_attempt(CHECKPOINT, attempt)
     for writer in writers:
-        writer.join(10)
+        writer.join(60)
     assert errors == [FileNotFoundError] * 3
     assert not list((tmp_path / ".tune_sync/trash").iterdir())
     assert store.list(f".tune_sync/staging/{CHECKPOINT}") == []

@@ -285,7 +285,7 @@ def test_two_processes_do_not_take_the_same_room(tmp_path: Path) -> None:
         )
         for name in ("a", "b")
     ]
-    counts = [int(one.communicate(timeout=60)[0]) for one in running]
+    counts = [int(one.communicate(timeout=250)[0]) for one in running]
     assert sum(counts) == 1000 // 7
     assert budget.taken_bytes == 7 * sum(counts)
 
@@ -391,7 +391,7 @@ def test_shared_memory_smaller_than_one_checkpoint_fails_nothing(tmp_path: Path)
     done = subprocess.run(
         [*own, sys.executable, "-c", SMALL_SHM, str(shm), str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True,
-        timeout=60,
+        timeout=250,
     )  # fmt: skip
     assert done.stdout == "done\n", done.stderr
     assert "are free" in done.stderr

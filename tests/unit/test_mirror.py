@@ -20,7 +20,7 @@ from tune_sync.mirror.record import RECORD_KEY
 from tune_sync.run import Run
 from tune_sync.syncers.base import Syncer
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 STATE = "experiment_state-2026.json"
 NO_TRIALS = json.dumps({"trial_data": []})
 

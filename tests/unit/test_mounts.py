@@ -57,7 +57,7 @@ def with_an_fstab(tmp_path: Path, body: str) -> str:
     own = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
     command = [*own, sys.executable, "-c", BEGIN + body, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stderr
 

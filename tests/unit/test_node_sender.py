@@ -24,7 +24,7 @@ from tune_sync.sending.backlog import NOT_STAGED
 from tune_sync.sending.orders import News, Orders
 from tune_sync.transfer.upload import CheckpointUpload
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 FIRST, SECOND = "t/checkpoint_000000", "t/checkpoint_000001"
 
 

@@ -17,7 +17,7 @@ from tune_sync.manifest import Manifest
 from tune_sync.publisher import Publisher
 from tune_sync.testing.fault_store import Fault, FaultStore, os_error
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 class Broken(Committer):

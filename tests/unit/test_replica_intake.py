@@ -23,7 +23,7 @@ from tune_sync.homes.home import Piece
 from tune_sync.layout import staged_key
 
 TOKEN, ATTEMPT, CHECKPOINT = b"t" * 32, "0" * 32, "t/checkpoint_000000"
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Place:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.stores.seaweed import free_ports
 from tune_sync.behind.node_copies import NodeCopies
 from tune_sync.behind.replica_door import Door
 from tune_sync.behind.replica_transports import names_of, transports_of, wish_of
@@ -58,16 +59,13 @@ HERE = "127.0.0.1"
 
 
 def neighbours() -> tuple[socket.socket, int]:
-    """A port that is taken, and the one above it, which is free."""
+    """A port that is taken, and the one above it, which is free: no other test or program is given
+    that meanwhile, as it might be one that the kernel chooses.
+    """
     while True:
-        taken = socket.create_server((HERE, 0))
-        port = taken.getsockname()[1]
-        try:
-            socket.create_server((HERE, port + 1)).close()
-        except (OSError, OverflowError):
-            taken.close()
-        else:
-            return taken, port
+        port, above = free_ports(2)
+        if above == port + 1:
+            return socket.create_server((HERE, port)), port
 
 
 def test_a_door_is_at_the_first_free_port_of_those_it_may_take(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from tune_sync.layout import FORMAT_KEY, INCOMING_DIR, LEASE_KEY, STAGING_DIR
 from tune_sync.run import Run
 from tune_sync.tidying import cleanup
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 STATE = "experiment_state-2026.json"
 
 

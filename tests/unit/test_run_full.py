@@ -28,7 +28,7 @@ from tune_sync.manifest import FileEntry, Seal
 from tune_sync.run import Run
 from tune_sync.testing.memory_bucket import MemoryBucket
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 class Quota(MemoryBucket):

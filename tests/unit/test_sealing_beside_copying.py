@@ -48,13 +48,13 @@ def test_a_second_sealer_returns_after_the_first_has_sealed(tmp_path: Path) -> N
     class SlowHome(LocalHome):
         def seal(self, checkpoint: str, seal: object) -> None:
             entered.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
             super().seal(checkpoint, seal)
 
     upload = CheckpointUpload(SlowHome(tmp_path), CHECKPOINT, rank=0)
     first = threading.Thread(target=upload.seal)
     first.start()
-    assert entered.wait(10)
+    assert entered.wait(60)
     second = threading.Thread(target=upload.seal)
     second.start()
     second.join(0.2)

@@ -32,7 +32,7 @@ from tune_sync.run import Run
 from tune_sync.testing.memory_bucket import MemoryBucket
 from tune_sync.tidying import tidy
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 FIRST, SECOND = "t/checkpoint_000000", "u/checkpoint_000000"
 
 

@@ -40,7 +40,7 @@ def on_a_small_disk(tmp_path: Path, body: str) -> None:
     own = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
     command = [*own, sys.executable, "-c", BEGIN + body, str(disk)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not list(disk.iterdir()), "the mount is seen outside"
 
@@ -151,7 +151,7 @@ for call in (lambda: store.make_dir("d"), lambda: store.write_at("x", 0, b"x"), 
 """
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, "-c", body, str(closed)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

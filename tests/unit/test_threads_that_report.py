@@ -23,7 +23,7 @@ from tune_sync.homes.home import LocalHome
 from tune_sync.transfer.uploads import Uploads
 
 LATER = ["trial/checkpoint_000001", "trial/checkpoint_000002"]
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 Elsewhere = Callable[[Callable[[], Any]], Any]
 

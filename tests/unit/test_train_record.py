@@ -29,7 +29,7 @@ from tune_sync.run import Run
 from tune_sync.spec import Options, Spec
 from tune_sync.tidying import cleanup
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 FIRST, SECOND = "checkpoint_2026-11-30_04-35-06.000001", "checkpoint_2026-11-30_04-35-08.000002"
 
 

@@ -355,7 +355,7 @@ def test_a_report_fails_whose_seal_failed_in_another_thread(tmp_path: Path) -> N
     class Full(LocalHome):
         def seal(self, checkpoint: str, seal: Seal) -> None:
             entered.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
             raise StoreFullError(errno.ENOSPC, "full")
 
     def pickle() -> None:
@@ -366,7 +366,7 @@ def test_a_report_fails_whose_seal_failed_in_another_thread(tmp_path: Path) -> N
     uploads.begin(Full(tmp_path), CHECKPOINT, 0).add_small("file", b"body", digest_of(b"body"))
     other = threading.Thread(target=pickle)
     other.start()
-    assert entered.wait(10)
+    assert entered.wait(60)
     uploads.copied(CHECKPOINT, 1)
     threading.Timer(0.2, go_on.set).start()  # once this thread waits for its turn
     with pytest.raises(StoreFullError):

@@ -352,7 +352,7 @@ class TransportContract:
     def test_a_peer_that_ends_frees_what_it_wrote(self, tmp_path: Path) -> None:
         with self.pair(tmp_path) as pair, pair.transport.register(bytearray(POOL_BYTES)) as region:
             upload = pair.peer.reserve("k", POOL_BYTES)
-            transfer = upload.write(region, [Part(0, 0, POOL_BYTES)] * 20)
+            transfer = upload.write(region, [Part(0, 0, POOL_BYTES)] * MANY_COUNT)
             pair.peer.close()
             with raises(PeerLostError):
                 transfer.wait(SOON_S)

@@ -8,6 +8,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import ray
@@ -45,8 +46,11 @@ def read(experiment: str) -> Found:
 
 def until(experiment: str, holds: Callable[[Found], bool]) -> Found:
     """What is read once it is so, or when time is up."""
-    end_s = time.monotonic() + TIMEOUT_S
-    while not holds(found := read(experiment)) and time.monotonic() < end_s:
+    end_s, found = time.monotonic() + TIMEOUT_S, Found()
+    while time.monotonic() < end_s:
+        with suppress(OSError):  # Ray's process that answers may start after the first trial
+            if holds(found := read(experiment)):
+                break
         time.sleep(0.2)
     return found
 
