@@ -220,9 +220,9 @@ class Lease:
             try:
                 with locked(self._file):
                     holder = read_holder(self._file)
-                    if holder is None or holder.owner != self._owner:
-                        return  # lost: `check` tells whoever wants to write
-                    self._write(self._me(), is_durable=False)
+                    # Else lost, and `check` tells so; but who only tidies hands it back.
+                    if holder is not None and holder.owner == self._owner:
+                        self._write(self._me(), is_durable=False)
             except (TuneSyncError, OSError):
                 continue  # a full or absent disk, no locks just now: the next beat tries again
 
