@@ -44,9 +44,9 @@ class SharedSite(LocalSite):
 
         Raises:
             ConfigError: The file system lacks an ability that is needed, or is not mounted, or
-                this is inside of another experiment; names it.
+                this is inside of, or around, another experiment; names it.
         """
-        self.refuse_inside_another()
+        self.refuse_nested()
         if not self.holds_experiment():  # what is there is where it is, whatever is mounted
             check_mounted(self.root.parent)
             _warn_of_unmounted_place(self.root.parent)
