@@ -149,6 +149,7 @@ class LocalSite:
 
     def __init__(self, root: Path, leased_root: Path | None = None) -> None:
         self._root, self._leased_root = root, leased_root
+        self.look_again: Callable[[], None] = lambda: None  # see `taking`
         self.where = str(root)
         self.ways_out = (
             "choose another name, or move it aside with tune_sync.RunConfig(overwrite=True)"
@@ -261,7 +262,7 @@ class LocalSite:
 
     def lease(self, owner: str) -> Lease:
         """See `Site.lease`."""
-        return Lease(self.root, owner)
+        return Lease(self.root, owner, look=self.look_again)
 
 
 def put_whole(store: Store, key: str, data: bytes) -> None:
@@ -339,6 +340,8 @@ def taking(site: Site) -> Iterator[Callable[[], None]]:
                 "what is to be resumed is beside it, under the name that this start has logged"
             )
 
+    if isinstance(site, LocalSite):
+        site.look_again = look
     try:
         yield look
     except FileNotFoundError:
