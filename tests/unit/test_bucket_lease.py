@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -214,6 +214,26 @@ def test_a_lost_lease_is_known_without_a_request(
     wait_until(is_known)
     holder = read_holder(bucket)
     assert holder is not None and holder.owner == "other"
+
+
+def test_a_lease_that_is_handed_back_beats_again(
+    bucket: MemoryBucket, clock: Clock, made: list[BucketLease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_lease, "HEARTBEAT_S", 0.01)
+    lease = mine(bucket, clock, made)
+    lease.acquire()
+    held = read_holder(bucket)
+    assert held is not None
+
+    def is_lost() -> bool:
+        leave(bucket, owner=f"{TIDYING}1")
+        return lease._lost
+
+    wait_until(is_lost)
+    leave(bucket, **asdict(held.left))
+    clock.now_s += 50
+    wait_until(lambda: live_holder(bucket, clock) is not None and not lease._lost)
+    lease.check_known()
 
 
 def test_what_cannot_be_looked_at_is_not_taken_for_free(

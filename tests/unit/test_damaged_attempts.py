@@ -49,7 +49,7 @@ def sent_twice(committer: Committer) -> list[list[str]]:
         attempts.append([sealed(committer, files, ranks_count=2, rank=rank) for _ in range(2)])
         for second, attempt in enumerate(attempts[rank]):
             (seal,) = (s for s in committer._seals(CHECKPOINT) if s.attempt == attempt)
-            told = replace(seal, staged_as=f"n{rank}", parts=("n0", "n1"), sealed_s=float(second))
+            told = replace(seal, staged_as=f"n{rank}", parts=("n0", "n1"), sealed_s=1.0 + second)
             committer.seal(CHECKPOINT, told)
     return attempts
 

@@ -186,7 +186,7 @@ def test_whoever_lost_it_does_not_take_it_away_on_release(
     second.check()
 
 
-def test_the_heartbeat_goes_on_and_stops_when_it_is_lost(
+def test_the_heartbeat_rests_while_it_is_lost_and_goes_on_when_it_is_handed_back(
     tmp_path: Path, clock: Clock, made: list[Lease], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease_module, "HEARTBEAT_S", 0.01)
@@ -194,13 +194,16 @@ def test_the_heartbeat_goes_on_and_stops_when_it_is_lost(
     lease.acquire()
     clock.now_s = 2000.0
     wait_for(lambda: heartbeat_s(tmp_path) == 2000.0)
+    held = read_holder(tmp_path / LEASE_KEY)
+    assert held is not None
     with locked(tmp_path / LEASE_KEY):  # and not between a look and a write of the heartbeat
-        taken = leave(tmp_path, heartbeat_s=2001.0)
+        taken = leave(tmp_path, owner=f"{TIDYING}1", heartbeat_s=2001.0)
     clock.now_s = 3000.0
-    assert lease._thread is not None
-    lease._thread.join(TIMEOUT_S)
-    assert not lease._thread.is_alive()
+    time.sleep(0.1)
     assert read_holder(tmp_path / LEASE_KEY) == taken
+    leave(tmp_path, **asdict(held.left))
+    wait_for(lambda: heartbeat_s(tmp_path) == 3000.0)
+    assert live_holder(tmp_path, clock) is not None
 
 
 def test_a_heartbeat_that_cannot_be_written_is_tried_again(

@@ -158,3 +158,22 @@ def test_what_is_resumed_in_the_same_moment_is_not_begun_afresh(
     Run.open(root, "move_aside", TIMEOUT_S, 1).close()  # the other one
     (aside,) = (path for path in root.parent.iterdir() if path != root)
     assert holds_experiment(aside)
+
+
+def test_who_moves_it_aside_is_not_refused_by_who_resumes_it_in_the_same_moment(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = Lease._take
+
+    def late(self: Any, *args: Any) -> None:
+        monkeypatch.undo()
+        start(root)
+        (root / ".tune_sync").mkdir(parents=True)
+        try:
+            take(self, *args)
+        finally:  # the other one goes on
+            Run.open(root, "move_aside", TIMEOUT_S, 1).close()
+
+    monkeypatch.setattr(Lease, "_take", late)
+    with pytest.raises(LeaseHeldError, match="moved aside just now"):
+        Run.open(root, "resume", TIMEOUT_S, 1)

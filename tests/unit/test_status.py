@@ -26,7 +26,7 @@ from tune_sync.homes.sites import LocalSite, Site, format_json
 from tune_sync.homes.store import Info
 from tune_sync.layout import FORMAT_KEY, LEASE_KEY
 from tune_sync.monitor import look
-from tune_sync.monitor.joining import muted
+from tune_sync.monitor.joining import ENDED_TIMEOUT_S, JOIN_TIMEOUT_S, muted
 from tune_sync.monitor.seen import NodeStatus, Status
 from tune_sync.run import Run
 from tune_sync.testing.memory_bucket import MemoryBucket
@@ -274,3 +274,25 @@ def test_what_does_not_answer_is_named_with_what_to_look_at(
     assert isinstance(found, TimeoutError)
     assert str(found).startswith(f"{place} does not answer within 0 s; ")
     assert way_out in str(found)
+
+
+def test_the_cluster_is_not_waited_for_as_long_once_all_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits_s: list[float] = []
+
+    def join(timeout_s: float) -> str:
+        waits_s.append(timeout_s)
+        return ""
+
+    monkeypatch.setattr("tune_sync.monitor.command.join_cluster", join)
+    root = tmp_path / "exp"
+    run = run_in(root)
+    assert cli.main(["status", str(root)]) == 0
+    run.lease.leave()  # nodes may still have something
+    assert cli.main(["status", str(root)]) == 0
+    run.close()
+    (root / LEASE_KEY).unlink(missing_ok=True)
+    assert cli.main(["status", str(root)]) == 0
+    assert cli.main(["status", "--wait", "40", str(root)]) == 0
+    assert waits_s == [JOIN_TIMEOUT_S, JOIN_TIMEOUT_S, ENDED_TIMEOUT_S, 40.0]

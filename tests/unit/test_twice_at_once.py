@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 from tests.unit.staged import CHECKPOINT, sealed
 from tune_sync.agents.home_agent import HomeAgent
 from tune_sync.errors import ImmutableError
-from tune_sync.homes.home import LocalHome
-from tune_sync.layout import FORMAT_KEY, STAGING_DIR, manifest_key
+from tune_sync.homes.home import LocalHome, digest_of
+from tune_sync.layout import FORMAT_KEY, INCOMING_DIR, STAGING_DIR, manifest_key, staged_key
+from tune_sync.manifest import FileEntry
+from tune_sync.transfer.upload import CheckpointUpload
 
 TIMEOUT_S = 30.0
 # How long one waits for the other, which does not come if they take turns.
@@ -106,6 +109,47 @@ def test_a_checkpoint_is_published_by_whoever_comes_after_a_kill(
         agent.call(str(home.root), "", 1, "publish", CHECKPOINT, False, [other])
 
 
+def test_an_older_seal_that_comes_again_takes_nothing_from_a_later_one(home: LocalHome) -> None:
+    attempt = sealed(home.committer, {"a": b"1"})
+    (first,) = home.committer._seals(CHECKPOINT)
+    home.write(f"{staged_key(CHECKPOINT, attempt)}/b", 0, b"22")
+    second = FileEntry("b", 2, digest_of(b"22"))
+    home.seal(CHECKPOINT, replace(first, sealed_s=2.0, files=(*first.files, second)))
+    home.seal(CHECKPOINT, first)
+    placed = home.committer.place(CHECKPOINT).manifest
+    assert [file.path for file in placed.files] == ["a", "b"]
+
+
+def test_seals_of_one_attempt_are_in_order_though_a_clock_is_set_back(home: LocalHome) -> None:
+    times_s = iter([2.0, 1.0])
+    upload = CheckpointUpload(home, CHECKPOINT, 0, lambda: next(times_s))
+    for name in ("a", "b"):
+        upload.add_small(name, b"1", digest_of(b"1"))
+        assert upload.seal()
+    placed = home.committer.place(CHECKPOINT).manifest
+    assert [file.path for file in placed.files] == ["a", "b"]
+
+
+def test_a_file_is_not_replaced_by_what_comes_late_and_again(
+    home: LocalHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incoming = home.begin_file()
+    home.write(incoming, 0, b"first")
+    home.write(incoming, 5, b"last")
+    home.commit_file(incoming, "trial/log.txt", durable=False)
+    write_at = home.store.write_at
+
+    def write_late(*args: Any) -> None:
+        write_at(*args)
+        home.commit_file(incoming, "trial/log.txt", durable=False)
+
+    monkeypatch.setattr(home.store, "write_at", write_late)
+    with pytest.raises(FileNotFoundError, match="too late"):
+        home.write(incoming, 5, b"last")
+    assert (home.root / "trial/log.txt").read_bytes() == b"firstlast"
+    assert not home.store.list(INCOMING_DIR)
+
+
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_file_is_put_in_its_place_once(
     home: LocalHome, monkeypatch: pytest.MonkeyPatch, *, durable: bool
@@ -122,8 +166,8 @@ def test_a_file_that_was_swept_meanwhile_is_an_error_though_an_older_one_is_ther
     home: LocalHome, monkeypatch: pytest.MonkeyPatch, *, durable: bool
 ) -> None:
     older, newer = home.begin_file(), home.begin_file()
-    home.write(older, 0, b"old")
-    home.write(newer, 0, b"new")
+    home.write(older, 0, b"old")  # of another length: their times may be equal
+    home.write(newer, 0, b"newer")
     home.commit_file(older, "trial/result.json", durable)
     rename = home.store.rename
 

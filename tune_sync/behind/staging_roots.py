@@ -91,18 +91,20 @@ def trouble_of(given: str) -> Trouble | None:
 
 
 def _try_to_write(root: Path) -> None:
-    """Write in `root`; or, where it is not there, make a directory where it would be made."""
+    """Write in `root`; or, where it is not there, where it would be made.
+
+    A file without a name: a kill leaves nothing.
+    """
     at = next(above for above in (root, *root.parents) if os.path.lexists(above))
     if not at.is_dir():
         raise cannot_be_made(root, at, "staging_dir")
-    if at == root:
-        with tempfile.NamedTemporaryFile(dir=root, prefix=".probe-") as file:
+    try:
+        with tempfile.TemporaryFile(dir=at) as file:
             file.write(b"x")
             file.flush()
-        return
-    try:
-        os.rmdir(tempfile.mkdtemp(dir=at, prefix=".tune_sync-probe-"))
     except FileNotFoundError as error:
+        if at == root:
+            raise
         raise cannot_be_made(root, at, "staging_dir") from error
 
 

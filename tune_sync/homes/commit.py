@@ -92,7 +92,8 @@ class Committer(Records):
         self._check_lengths(data, seal.files)
         self.store.sync_tree(data)
         self.store.sync(layout.parent(data))  # or a power cut might leave the seal without them
-        self._replace(layout.seal_key(checkpoint, seal.attempt), to_json(seal))
+        if not self._has_later(checkpoint, seal):  # this call may come again, late
+            self._replace(layout.seal_key(checkpoint, seal.attempt), to_json(seal))
         self._sync_above(layout.attempt_key(checkpoint, seal.attempt))
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:

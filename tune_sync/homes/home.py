@@ -291,6 +291,8 @@ class LocalHome(ReadsAll):
 
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """See `Home.commit_file`."""
+        if incoming in self._over:  # it came again: what is there by now was written late
+            return
         self.committer.commit_file(guard.incoming(incoming), self._plain(key), durable=durable)
         self._note_over(incoming)
 

@@ -105,13 +105,18 @@ class Lease:
         root: The experiment directory.
         owner: Id of this run; unique.
         clock: Seconds since the epoch.
+        look: Raises if what was to be taken is not there any more; called within the lock.
     """
 
-    def __init__(self, root: Path, owner: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, root: Path, owner: str, clock: Callable[[], float] = time.time,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self._file = root / LEASE_KEY
         self._store = LocalStore(root)
         self._owner = owner
         self._clock = clock
+        self._look = look
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._dead: Holder | None = None
@@ -140,6 +145,7 @@ class Lease:
 
     def _take(self, may_take: Callable[[Holder], bool]) -> None:
         with locked(self._file):
+            self._look()  # else who has moved it aside would be refused its new directory
             holder = read_holder(self._file)
             if holder is not None and holder.owner != self._owner:
                 now_s = self._clock()
@@ -220,9 +226,9 @@ class Lease:
             try:
                 with locked(self._file):
                     holder = read_holder(self._file)
-                    if holder is None or holder.owner != self._owner:
-                        return  # lost: `check` tells whoever wants to write
-                    self._write(self._me(), is_durable=False)
+                    # Else lost, and `check` tells so; but who only tidies hands it back.
+                    if holder is not None and holder.owner == self._owner:
+                        self._write(self._me(), is_durable=False)
             except (TuneSyncError, OSError):
                 continue  # a full or absent disk, no locks just now: the next beat tries again
 

@@ -91,6 +91,13 @@ class Records:
         seal = seal_from_json(self.store.read(key), key)
         return seal if attempt.key.endswith(f"/{seal.attempt}") else None  # it is another one's
 
+    def _has_later(self, checkpoint: str, seal: Seal) -> bool:
+        """Whether there is a seal of the same attempt that was made after this one."""
+        key = layout.seal_key(checkpoint, seal.attempt)
+        with suppress(FileNotFoundError, DamagedError, PathRefusedError):
+            return seal_from_json(self.store.read(key), key).sealed_s > seal.sealed_s
+        return False
+
     def _readable(self, checkpoint: str) -> tuple[list[Seal], list[Exception]]:
         """As `_seals`; and why others cannot be read: they must not hide these."""
         seals, errors = [], list[Exception]()

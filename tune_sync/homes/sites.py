@@ -24,6 +24,7 @@ from tune_sync.homes.disk import make_directory
 from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.lease import Holder, Lease, in_use, live_holder, locked
 from tune_sync.homes.mounts import FSTAB, missing_mount
+from tune_sync.homes.nested import refuse_nested
 from tune_sync.homes.recorded import Snapshot
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import LocalStore, Store, sync_with_all_above
@@ -148,6 +149,7 @@ class LocalSite:
 
     def __init__(self, root: Path, leased_root: Path | None = None) -> None:
         self._root, self._leased_root = root, leased_root
+        self.look_again: Callable[[], None] = lambda: None  # see `taking`
         self.where = str(root)
         self.ways_out = (
             "choose another name, or move it aside with tune_sync.RunConfig(overwrite=True)"
@@ -163,35 +165,23 @@ class LocalSite:
 
         Raises:
             StoreDeniedError: This user may not look at it.
-            ConfigError: It is inside of another experiment.
+            ConfigError: It is inside of, or around, another experiment.
         """
         store = LocalStore(self.root)
         store.setting = self.setting
         with store.room(self.root), suppress(FileNotFoundError, NotADirectoryError):
             self.look()
-        self.refuse_inside_another()
+        self.refuse_nested()
         if point := missing_mount(self.root):
             logger.warning(
                 "%s: nothing is mounted at %s, where %s has a file system; results go to the disk "
                 "below, and are hidden once it is mounted", self.root, point, FSTAB,
             )  # fmt: skip
 
-    def refuse_inside_another(self) -> None:
-        """An experiment guards what is in its directory, and moves and deletes it.
-
-        Raises:
-            ConfigError: This is a new one in the directory of another one; names that.
-        """
-        is_own = self._leased_root is None and not self.holds_experiment()
-        for above in self.root.parents if is_own else ():
-            is_one = False
-            with suppress(OSError):  # nobody here may look: then it is none of this user's
-                is_one = (above / layout.FORMAT_KEY).is_file()
-            if is_one:
-                raise ConfigError(
-                    f"{self.root} is inside of {above}, which is an experiment; choose another "
-                    f"{self.setting}"
-                )
+    def refuse_nested(self) -> None:
+        """Raise ConfigError if this is a new one in, or around, the directory of another one."""
+        if self._leased_root is None and not self.holds_experiment():
+            refuse_nested(self.root, self.setting)
 
     def look(self) -> list[str]:
         """See `Site.look`. A link to what is not there is not nothing."""
@@ -272,7 +262,7 @@ class LocalSite:
 
     def lease(self, owner: str) -> Lease:
         """See `Site.lease`."""
-        return Lease(self.root, owner)
+        return Lease(self.root, owner, look=self.look_again)
 
 
 def put_whole(store: Store, key: str, data: bytes) -> None:
@@ -350,6 +340,8 @@ def taking(site: Site) -> Iterator[Callable[[], None]]:
                 "what is to be resumed is beside it, under the name that this start has logged"
             )
 
+    if isinstance(site, LocalSite):
+        site.look_again = look
     try:
         yield look
     except FileNotFoundError:

@@ -7,7 +7,7 @@ import os
 import sys
 
 from tune_sync.errors import ConfigError, TuneSyncError
-from tune_sync.monitor.joining import JOIN_TIMEOUT_S, join_cluster
+from tune_sync.monitor.joining import ENDED_TIMEOUT_S, JOIN_TIMEOUT_S, join_cluster
 from tune_sync.monitor.look import is_joined, status, stored_status
 from tune_sync.monitor.seen import Status
 
@@ -16,8 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Say what it takes."""
     parser.add_argument("experiment", help="its path or URL, or the name of a run on this cluster")
     parser.add_argument(
-        "--wait", type=float, default=JOIN_TIMEOUT_S, metavar="SECONDS",
-        help="at most, for the Ray cluster to answer (default: %(default).0f)",
+        "--wait", type=float, metavar="SECONDS",
+        help=f"at most, for the Ray cluster to answer (default: {JOIN_TIMEOUT_S:.0f}; "
+        f"{ENDED_TIMEOUT_S:.0f} where all is stored)",
     )  # fmt: skip
 
 
@@ -29,7 +30,11 @@ def run(arguments: argparse.Namespace) -> int:
     is_told = isinstance(stored, Status)
     if is_told:  # a cluster may take long to answer, and may not be that of the run
         print(stored, flush=True)  # noqa: T201
-    why_alone = join_cluster(arguments.wait)
+    wait_s = arguments.wait
+    if wait_s is None:  # without a lease its run has ended, and no node has more of it
+        is_over = isinstance(stored, Status) and not stored.driver
+        wait_s = ENDED_TIMEOUT_S if is_over else JOIN_TIMEOUT_S
+    why_alone = join_cluster(wait_s)
     if isinstance(stored, Exception) and not is_joined():  # not looked for again: it takes its time
         _complain("; ".join(filter(None, (why_alone, str(stored)))))
         code = 1

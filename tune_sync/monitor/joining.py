@@ -12,6 +12,9 @@ from tune_sync.monitor.environment import ADDRESS, cluster_address
 
 # Longer than a busy cluster needs; Ray itself tries for minutes.
 JOIN_TIMEOUT_S = 15.0
+# Of a run that is over a cluster has little to add; and it may be another user's, which Ray finds
+# by its processes, and which lets nobody in. Ray's import takes seconds of it.
+ENDED_TIMEOUT_S = 5.0
 # With it Ray starts a cluster of its own.
 LOCAL = "local"
 

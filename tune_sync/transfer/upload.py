@@ -63,7 +63,7 @@ class CheckpointUpload:
         self._streams: WeakSet[UploadStream] = WeakSet()
         self._failure: Exception | None = None
         self._untold: Exception | None = None
-        self._changed = True
+        self._changed, self._sealed_s = True, 0.0
         self._ranks_count: int | None = None
         self._metrics: dict[str, Any] | None = None
         self._contents = threading.Condition()
@@ -286,7 +286,7 @@ class CheckpointUpload:
             self._send_taken(batch)
             self._wait_sent()
             self.flush()
-            now_s = self._clock()
+            now_s = self._sealed_s = max(self._clock(), self._sealed_s)  # clocks are set
             seal = Seal(
                 self.attempt, self.rank, now_s, files, directories, ranks_count, metrics=metrics
             )

@@ -27,7 +27,9 @@ class Stream:
     Args:
         connection: Connected; closed with the stream.
         peer: Names the other side in errors.
-        stall_timeout_s: How long one wait may take in which no byte moves.
+        stall_timeout_s: How long one wait may take in which no byte moves. A process that was
+            stopped fails nothing by that: what moved meanwhile, within the kernel, is looked at
+            first; and without TLS the kernel begins the limit anew.
     """
 
     def __init__(self, connection: socket.socket, peer: str, stall_timeout_s: float) -> None:

@@ -156,10 +156,10 @@ class BucketLease:
         while not self._stop.wait(HEARTBEAT_S) and goes_on():
             try:
                 holder, etag, exists = _look(self._bucket)
-                if holder is None or holder.owner != self._owner:
-                    self._lost = True  # `check` tells whoever wants to write
-                    return
-                self._put(etag, exists)
+                # `check` tells whoever wants to write; but who only tidies hands it back.
+                self._lost = holder is None or holder.owner != self._owner
+                if not self._lost:
+                    self._put(etag, exists)
             except (OSError, TuneSyncError):
                 continue  # the next beat tries again
 

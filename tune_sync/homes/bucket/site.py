@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any
 
 from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket
-from tune_sync.buckets.opening import check_bucket, open_bucket
+from tune_sync.buckets.opening import CHECK_TRIES_COUNT, check_bucket, open_bucket
+from tune_sync.buckets.retry import Retry
 from tune_sync.buckets.url import BucketUrl
-from tune_sync.errors import ConfigError
+from tune_sync.errors import ConfigError, TuneSyncError
 from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.homes.bucket.lease import BucketLease, live_holder
 from tune_sync.homes.lease import Holder
+from tune_sync.homes.nested import LEVELS_COUNT
 from tune_sync.homes.sites import check_format, format_json
 
 
@@ -42,8 +45,29 @@ class BucketSite:
         return PurePosixPath(self._url.path)
 
     def check(self) -> None:
-        """See `Site.check`. Puts and deletes an object."""
+        """See `Site.check`. Puts and deletes an object.
+
+        Raises:
+            ConfigError: It is inside of another experiment, or cannot be used.
+            StoreDeniedError, StoreUnreachableError: See `check_bucket`.
+        """
         check_bucket(self._url, self._options, write=True)
+        self._refuse_inside_another()
+
+    def _refuse_inside_another(self) -> None:
+        """As `nested.refuse_nested`; what is below would take a request for each directory."""
+        url = BucketUrl(self._url.scheme, self._url.bucket)
+        top = open_bucket(url, self._options, Retry(CHECK_TRIES_COUNT))
+        for above in list(PurePosixPath(self._url.prefix).parents)[:LEVELS_COUNT]:
+            is_one = False
+            if above.name:  # an experiment has a name
+                with suppress(TuneSyncError, OSError):  # who may not look there sees none
+                    is_one = top.info(f"{above}/{layout.FORMAT_KEY}") is not None
+            if is_one and self._leased is None and not self.holds_experiment():
+                raise ConfigError(
+                    f"{self.where} is inside of {self._url.scheme}://{self._url.bucket}/{above}, "
+                    "which is an experiment; choose another upload_dir, or name"
+                )
 
     def look(self) -> list[str]:
         """See `Site.look`."""

@@ -14,18 +14,24 @@ from __future__ import annotations
 import errno
 import fcntl
 import logging
-import uuid
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from tune_sync.errors import ConfigError
-from tune_sync.homes.disk import make_directory
+from tune_sync.homes.disk import make_directory, remove_tree
 from tune_sync.homes.mounts import FSTAB, missing_mount, mount_of, unmounted_place
 from tune_sync.homes.shared.home import SETTING, SharedHome
 from tune_sync.homes.sites import LocalSite
 from tune_sync.homes.store import LocalStore
+from tune_sync.process import is_orphan, owned_name
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+# What the look at a directory is made in, beside the experiments. It takes seconds.
+PROBE = ".tune_sync-probe-"
+PROBE_AGE_S = 3600.0
 
 # These say something about room or permission, not about the kind of file system: the store's own
 # errors, with what to do about them, are better.
@@ -44,9 +50,9 @@ class SharedSite(LocalSite):
 
         Raises:
             ConfigError: The file system lacks an ability that is needed, or is not mounted, or
-                this is inside of another experiment; names it.
+                this is inside of, or around, another experiment; names it.
         """
-        self.refuse_inside_another()
+        self.refuse_nested()
         if not self.holds_experiment():  # what is there is where it is, whatever is mounted
             check_mounted(self.root.parent)
             _warn_of_unmounted_place(self.root.parent)
@@ -94,11 +100,11 @@ def check_abilities(directory: Path) -> None:
         ConfigError: It cannot be made, or cannot do it; names what is missing.
         StoreFullError, OSError: It cannot be written to at all.
     """
-    name = f".tune_sync-probe-{uuid.uuid4().hex}"
-    store = LocalStore(directory)
+    name, store = f"{PROBE}{owned_name()}", LocalStore(directory)
     store.setting = SETTING
     with store.room(directory):  # which is what has to be mended, and not the probe's
         make_directory(directory, SETTING)
+        _sweep_probes(directory)
         Path(directory, name).mkdir()
     probe = LocalStore(directory / name)
     try:
@@ -113,6 +119,14 @@ def check_abilities(directory: Path) -> None:
                 raise _lacks(directory, ability, "the result is another one than on a local disk")
     finally:
         store.remove_tree(name)
+
+
+def _sweep_probes(directory: Path) -> None:
+    """Remove what a kill has left of an earlier look: by a process of this machine, or long ago."""
+    for probe in directory.glob(f"{PROBE}*"):
+        with suppress(OSError):  # who may not remove it is not kept from starting
+            if is_orphan(probe.name) or time.time() - probe.stat().st_mtime > PROBE_AGE_S:
+                remove_tree(probe)
 
 
 def _lacks(directory: Path, ability: str, why: str) -> ConfigError:
