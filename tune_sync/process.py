@@ -38,10 +38,11 @@ def is_stopped(pid: int, start: str) -> bool:
 
 
 def _stat_of(pid: int) -> tuple[str, str]:
-    """Its state, and `start_of`."""
+    """Its state, "Z" only if no thread of it goes on, and `start_of`."""
     try:
         found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return found[0], found[19]
+        state, threads_count, start = found[0], found[17], found[19]
+        return "S" if state == "Z" and int(threads_count) > 1 else state, start
     except (OSError, IndexError):
         return "", ""
 
@@ -49,10 +50,11 @@ def _stat_of(pid: int) -> tuple[str, str]:
 def has_ended(pid: int, start: str) -> bool:
     """Whether process `pid` of this machine that started then is surely gone.
 
-    A system may hide the processes of other users (`hidepid`); a signal still finds them.
+    A system may hide the processes of other users (`hidepid`); a signal still finds them. What
+    was killed, and its parent has not asked for yet, as in many a container, is gone.
     """
-    found = start_of(pid)
-    return found != start if found else not _is_there(pid)
+    state, found = _stat_of(pid)
+    return found != start or state == "Z" if found else not _is_there(pid)
 
 
 def _is_there(pid: int) -> bool:

@@ -21,11 +21,7 @@ from tune_sync.buckets.url import path_of_url
 from tune_sync.checkpoint import Checkpoint
 from tune_sync.destination import Destination, parse_destination, resolve_destination
 from tune_sync.ended_run import end_run
-from tune_sync.errors import (
-    AskedTwiceError,
-    ConfigError,
-    TuneSyncError,
-)
+from tune_sync.errors import AskedTwiceError, ConfigError, TuneSyncError
 from tune_sync.field_checks import names_its_fields
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.saved_state import TrialNames, check_restored
@@ -48,6 +44,7 @@ from tune_sync.restoring.best_kept import BestKept, check_score
 from tune_sync.restoring.clones import Clones, clones_of
 from tune_sync.restoring.dropped_saves import DroppedSaves
 from tune_sync.restoring.lost_checkpoints import go_on_without_lost
+from tune_sync.restoring.lost_space import check_saved, is_space_left_out
 from tune_sync.restoring.restored import adopt_published
 from tune_sync.restoring.written_records import WrittenRecords
 from tune_sync.spec import Spec
@@ -178,6 +175,7 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
         filesystem = make_filesystem(self.sync_config, self._place(), self.name or "", on_existing)
         others = [c for c in self.callbacks or () if not isinstance(c, SyncCallback)]
         ours = SyncCallback(filesystem, OwnSync.of(self.sync_config))
+        ours.needs_state = is_space_left_out()
         object.__setattr__(self, "storage_filesystem", filesystem)
         object.__setattr__(self, "callbacks", [*others, ours])
 
@@ -191,6 +189,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
     """
 
     own_sync: OwnSync | None = None  # also in pickles of versions that did not know it
+    needs_state = False
 
     def __init__(self, filesystem: pafs.PyFileSystem, own_sync: OwnSync | None = None) -> None:
         self._filesystem = filesystem
@@ -222,6 +221,8 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         self._to_restore = run.saved_trials
         self._clones.begin(run, ())
         try:
+            if self.needs_state:
+                check_saved(run)
             keep_copy(handler.site())
             name_experiment(handler)
             known_by = begin_home(handler)

@@ -29,6 +29,8 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 
 # Ray's experiment state, the files that name checkpoints, begins with this.
 STATE_NAME = "experiment_state"
+# What tells which trials a search has made by now begins with one of these.
+SEARCH_NAMES = ("basic-variant-state-", "search_gen_state-", "searcher-state-")
 # In an error. A full disk refuses several files of each trial, for one and the same reason.
 SHOWN_COUNT = 5
 
@@ -58,6 +60,16 @@ class StateStream(CopiedStream):
     arrived: Callable[[], None] = staticmethod(lambda: None)
 
 
+class SearchStream(FileStream):
+    """That of a search: a trial that it has made, and no state names, a restore would leave out.
+
+    Attributes:
+        may_come: Whether a state is there that was made together with it, or later.
+    """
+
+    may_come: Callable[[], bool] = staticmethod(lambda: True)
+
+
 class SentFiles:
     """Used by one filesystem. Methods may be called from any thread.
 
@@ -85,7 +97,8 @@ class SentFiles:
         self._digests: dict[str, str] = {}
         self._changed: set[str] = set()  # states of this run: those of earlier ones never do
         self._paced: Paced | None = None
-        self._known = threading.Lock()  # guards these two; never held while a file is written
+        self._early: dict[str, tuple[SearchStream, Callable[[], None]]] = {}
+        self._known = threading.Lock()  # guards these; never held while a file is written
         self._asking = threading.Lock()
 
     def stream(
@@ -97,6 +110,10 @@ class SentFiles:
         storing = self._storing(key)
         if storing is not None:
             return self._within(storing, *given)
+        if key.startswith(SEARCH_NAMES) and run is not None:
+            searched = SearchStream(*given)
+            searched.may_come = run.versions.following()
+            return searched
         if not key.startswith(STATE_NAME):
             return FileStream(*given)
         stream = StateStream(*given)
@@ -117,7 +134,9 @@ class SentFiles:
             return
         durable = kind is Kind.STATE
         if run is None or not run.home.rewrite_s:
-            self._commit(stream, key, durable, run, timeout_s)
+            later = partial(self._commit_in_turn, stream, key, durable, run, timeout_s)
+            if not isinstance(stream, SearchStream) or self._is_in_time(stream, key, later):
+                self._commit(stream, key, durable, run, timeout_s)
             return
         with self._known:
             paced = self._paced = self._paced or Paced(run.home.rewrite_s)
@@ -241,6 +260,25 @@ class SentFiles:
 
         run.behind.offer(key, write, is_state=is_state, names=names)
 
+    def _is_in_time(self, stream: SearchStream, key: str, put: Callable[[], None]) -> bool:
+        """Whether a file of a search may be put now; else it is once a state allows it."""
+        with self._known:
+            older = self._early.pop(key, None)
+            is_early = not stream.may_come()
+            if is_early:
+                self._early[key] = stream, put
+        if older is not None:
+            with suppress(TuneSyncError, OSError):
+                older[0].drop()
+        return not is_early
+
+    def _put_early(self) -> None:
+        with self._known:
+            due = [key for key, (stream, _) in self._early.items() if stream.may_come()]
+            puts = [self._early.pop(key)[1] for key in due]
+        for put in puts:
+            put()
+
     def _stored_after_all(self, key: str) -> bool:
         """Whether somebody was told that it is not stored. False the second time."""
         with self._asking:
@@ -253,7 +291,7 @@ class SentFiles:
         return is_told
 
     def _commit_in_turn(
-        self, stream: FileStream, key: str, durable: bool, run: Run, timeout_s: float
+        self, stream: FileStream, key: str, durable: bool, run: Run | None, timeout_s: float
     ) -> None:
         try:
             self._commit(stream, key, durable, run, timeout_s)
@@ -278,6 +316,7 @@ class SentFiles:
         (corrected or stream).commit(durable, unless=None if run and durable else before)
         if key in self._changed and isinstance(stream, StateStream):
             stream.arrived()
+            self._put_early()
         # After a restore Ray copies the states of earlier runs too, in every snapshot. They are not
         # news: only what differs from the version before may count for deletes.
         if run is not None and key.startswith(STATE_NAME) and stream.digest != before:

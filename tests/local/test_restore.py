@@ -198,6 +198,21 @@ def test_by_ray_alone_a_restore_goes_on_from_what_the_state_names(
     assert sorted(path.stem for path in manifests) == sorted(before), "nothing of ours is written"
 
 
+def test_what_ended_before_its_first_state_is_not_begun_without_its_space(
+    local_ray: None, tmp_path: Path
+) -> None:
+    root, space = tmp_path / "x", {"settings": {"steps": 1}}
+    config = RunConfig(name="x", storage_path=tmp_path, verbose=0)
+    tune.Tuner(train_n, param_space=space, run_config=config)  # interrupted right after that
+    assert tune.Tuner.can_restore(str(root))
+    with pytest.raises(ConfigError, match=r"nothing to resume.*without its param_space"):
+        tune.Tuner.restore(str(root), train_n).fit()
+    assert not [*root.glob("train_n_*"), *root.glob("experiment_state*")]
+
+    (result,) = tune.Tuner.restore(str(root), train_n, param_space=space).fit()
+    assert (result.config, result.metrics["step"]) == (space, 0)
+
+
 def break_state(copied: Path, change: Callable[[bytes], bytes | None]) -> None:
     for state in copied.glob("experiment_state-*.json"):
         content = change(state.read_bytes())

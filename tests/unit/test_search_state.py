@@ -1,0 +1,114 @@
+"""What tells which trials a search has made is never newer at home than the state that names them.
+
+A restore would leave out what the one tells to be made, and the other does not name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tune_sync.errors import StoreFullError
+from tune_sync.homes.home import LocalHome
+from tune_sync.homes.state_records import Corrections
+from tune_sync.layout import INCOMING_DIR, Kind
+from tune_sync.publisher import Publisher
+from tune_sync.sent_files import SentFiles
+from tune_sync.versions import Versions
+
+STATE, SEARCH = "experiment_state-2026.json", "basic-variant-state-2026.json"
+TIMEOUT_S = 30.0
+
+
+class Home(LocalHome):
+    """Has no room for state while it is full."""
+
+    is_full = False
+
+    def commit_file(self, incoming: str, key: str, durable: bool) -> None:
+        if self.is_full and key == STATE:
+            raise StoreFullError("no space left")
+        super().commit_file(incoming, key, durable)
+
+
+class Driver:
+    """Makes versions of both files, as Ray does, and copies them in whichever order."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.home, self.versions = root, Home(root), Versions()
+        told = Publisher(self.home.committer)
+        self.files = SentFiles()
+        self.run: Any = SimpleNamespace(
+            home=self.home, publisher=told, state_written=told.state_written, begun=True,
+            corrections=Corrections(), versions=self.versions, behind=None,
+        )  # fmt: skip
+
+    def copy(self, key: str, number: int) -> None:
+        stream = self.files.stream(self.home, key, Kind.STATE, self.run, TIMEOUT_S)
+        stream.write(str(number).encode())
+        stream.close()
+
+    def there(self) -> tuple[str, str]:
+        paths = (self.root / key for key in (STATE, SEARCH))
+        state, search = (path.read_text() if path.exists() else "" for path in paths)
+        return state, search
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Driver:
+    """One whose first version is there."""
+    made = Driver(tmp_path)
+    made.versions.made()
+    made.copy(STATE, 1)
+    made.copy(SEARCH, 1)
+    assert made.there() == ("1", "1")
+    return made
+
+
+def test_it_waits_for_the_state_that_was_made_with_it(driver: Driver) -> None:
+    driver.versions.made()
+    driver.copy(SEARCH, 2)
+    assert driver.there() == ("1", "1")
+    driver.copy(STATE, 2)
+    assert driver.there() == ("2", "2")
+
+
+def test_where_there_is_no_room_for_state_it_stays_as_it_is(driver: Driver) -> None:
+    driver.home.is_full = True
+    for number in (2, 3):
+        driver.versions.made()
+        driver.copy(SEARCH, number)
+        with pytest.raises(StoreFullError):
+            driver.copy(STATE, number)
+        driver.copy(SEARCH, number)
+    assert driver.there() == ("1", "1")
+
+    driver.home.is_full = False
+    driver.versions.made()
+    driver.copy(SEARCH, 4)
+    driver.copy(STATE, 4)
+    assert driver.there() == ("4", "4")
+    assert not [*(driver.root / INCOMING_DIR).iterdir()]
+    assert not driver.files.unstored
+
+
+def test_a_torn_state_does_not_bring_it(driver: Driver) -> None:
+    driver.versions.made()
+    driver.copy(SEARCH, 2)
+    torn = driver.files.stream(driver.home, STATE, Kind.STATE, driver.run, TIMEOUT_S)
+    torn.write(b'{"trial_data": [')
+    torn.close()
+    assert driver.there() == ("1", "1")
+
+
+def test_where_it_cannot_be_put_later_that_is_told(driver: Driver) -> None:
+    driver.versions.made()
+    driver.copy(SEARCH, 2)
+    (driver.root / SEARCH).unlink()
+    (driver.root / SEARCH / "in the way").mkdir(parents=True)
+    driver.copy(STATE, 2)
+    assert [*driver.files.unstored] == [SEARCH]
+    assert (driver.root / STATE).read_text() == "2"
