@@ -225,7 +225,8 @@ def test_a_lock_service_that_is_away_ends_neither_the_heartbeat_nor_the_run(
     tmp_path: Path, clock: Clock, made: list[Lease], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease_module, "HEARTBEAT_S", 0.01)
-    lease, was_asked = mine(tmp_path, clock, made), threading.Event()
+    # Owners are known by their names in this process, for good once they ended so.
+    lease, was_asked = mine(tmp_path, clock, made, "without locks"), threading.Event()
     lease.acquire()
 
     def flock(*args: object) -> None:  # as of NFS, while its lock service is started again
@@ -282,7 +283,7 @@ def test_a_disk_that_hangs_does_not_keep_a_run_from_its_end(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(lease_module, "HEARTBEAT_S", 0.01)
     monkeypatch.setattr(lease_module, "GIVE_S", 0.1)
-    lease, hangs, answers = Lease(tmp_path, "me", clock), threading.Event(), threading.Event()
+    lease, hangs, answers = Lease(tmp_path, "hanging", clock), threading.Event(), threading.Event()
     lease.acquire()
 
     def write(*args: object, **named: object) -> None:
