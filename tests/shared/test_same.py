@@ -34,6 +34,9 @@ class OnThisNode:
     def is_worker(self) -> bool:
         return True
 
+    def unstored(self, spec: Spec) -> dict[str, str]:
+        return {}
+
 
 def spec_of(home: SharedHome) -> Spec:
     address = Address("", "agent")
