@@ -37,6 +37,9 @@ class OnThisNode:
     def unstored(self, spec: Spec) -> dict[str, str]:
         return {}
 
+    def tell_unstored(self, spec: Spec, key: str, reason: str | None) -> None:
+        raise AssertionError(f"{key} is not stored: {reason}")
+
 
 def spec_of(home: SharedHome) -> Spec:
     address = Address("", "agent")
