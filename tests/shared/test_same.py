@@ -34,6 +34,12 @@ class OnThisNode:
     def is_worker(self) -> bool:
         return True
 
+    def unstored(self, spec: Spec) -> dict[str, str]:
+        return {}
+
+    def tell_unstored(self, spec: Spec, key: str, reason: str | None) -> None:
+        raise AssertionError(f"{key} is not stored: {reason}")
+
 
 def spec_of(home: SharedHome) -> Spec:
     address = Address("", "agent")

@@ -6,17 +6,39 @@ pyarrow, by which Ray reads a plain URL, asks a library's `isfile`, and some say
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import fsspec
 import pytest
 from ray import tune
 
 from tests.local.trainables import stumbles
 from tests.stores.azure import AzureServer, azurite
 from tests.stores.xrootd import xrootd
-from tune_sync import restore_kwargs
-from tune_sync.errors import StoreDeniedError, StoreUnreachableError
+from tune_sync import RunConfig, SyncConfig, restore_kwargs, restore_or_start
+from tune_sync.errors import ConfigError, StoreDeniedError, StoreUnreachableError
 
 OTHER_KEY = "d3Jvbmc="
+
+
+class NotOpened(fsspec.AbstractFileSystem):  # type: ignore[misc]
+    """A library that is broken from its start."""
+
+    protocol = "notopened"
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        raise TypeError("unexpected keyword argument")
+
+
+class NotAsked(fsspec.AbstractFileSystem):  # type: ignore[misc]
+    """A library that is broken where it is asked what is there."""
+
+    protocol = "notasked"
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        raise TypeError("unexpected keyword argument")
+
+    ls = info
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +93,20 @@ def test_what_xrootd_refuses_is_told(physics: str) -> None:
     with pytest.raises(StoreUnreachableError, match="endpoint"):
         given = restore_kwargs("root://nohost.invalid//data/exp")
         tune.Tuner.restore(trainable=stumbles, **given)
+
+
+@pytest.mark.parametrize(
+    ("library", "error", "says"),
+    [(NotOpened, ConfigError, "cannot be opened"), (NotAsked, TypeError, "another version")],
+)
+def test_a_library_that_is_broken_is_told_and_starts_nothing(
+    library: type[fsspec.AbstractFileSystem], error: type[Exception], says: str
+) -> None:
+    fsspec.register_implementation(library.protocol, library, clobber=True)
+    url = f"{library.protocol}://bucket/runs"
+    pattern = f"^{url}/exp: .*{says}"
+    with pytest.raises(error, match=pattern):
+        tune.Tuner.restore(trainable=stumbles, **restore_kwargs(f"{url}/exp"))
+    run_config = RunConfig(name="exp", sync_config=SyncConfig(upload_dir=url))
+    with pytest.raises(error, match=pattern):
+        restore_or_start(stumbles, run_config=run_config)

@@ -149,9 +149,13 @@ def test_names_of_objects_are_never_taken_for_words_of_the_store(error: Exceptio
     assert not is_transient(error) and not is_denied(error)
 
 
-def test_an_error_in_a_library_stays_what_it_is() -> None:
+def test_an_error_in_a_library_keeps_its_class_and_says_where_it_came_up() -> None:
     error = TypeError("ls() got an unexpected keyword argument 'refresh'")
-    assert as_store_error(error, "cannot list") is error
+    mapped = as_store_error(error, "s3://b/exp: cannot list x")
+    assert type(mapped) is TypeError
+    assert str(mapped).startswith(f"s3://b/exp: cannot list x: {error}; ")
+    assert "another version" in str(mapped)
+    assert as_store_error(mapped, "s3://b/exp: cannot list x") is mapped
 
 
 def test_our_own_errors_stay_what_they_are() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.bed.errors import BedError
 
 DEVICE = Path("/dev/fuse")
+MET = ".met"  # behind the name of `Weakness.held_while`
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,11 @@ class Weakness:
         held_open: A file that is removed while it is open stays as `.nfs…` until it is closed.
         full: Writes fail with ENOSPC.
         over_quota: Writes fail with EDQUOT.
+        over_quota_while: A file elsewhere. While it is there, they do.
+        held_while: A file elsewhere. While it is there, nobody who asks for an fsync of what has
+            one of `held_in` in its path is answered. A file beside it (`MET`) holds a byte for each
+            who has asked.
+        held_in: Parts of paths.
     """
 
     delay_s: float = 0.0
@@ -47,6 +53,9 @@ class Weakness:
     held_open: bool = False
     full: bool = False
     over_quota: bool = False
+    over_quota_while: str = ""
+    held_while: str = ""
+    held_in: tuple[str, ...] = ()
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Serves one mount: `python -m tests.weakfs.server BACKING MOUNT_POINT WEAKNESS`, as root.
 
-One thread, and nothing is cached by the kernel: it asks for each name anew, as an NFS client does
-that does not trust its cache.
+One thread, but for who is held, and nothing is cached by the kernel: it asks for each name anew,
+as an NFS client does that does not trust its cache.
 """
 
 from __future__ import annotations
@@ -12,20 +12,27 @@ import json
 import os
 import stat
 import sys
+import threading
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from tests.weakfs import protocol as p
-from tests.weakfs.mount import DEVICE, Weakness
+from tests.weakfs.mount import DEVICE, MET, Weakness
 from tests.weakfs.protocol import Op
 
 ROOT = 1
+LOOK_S = 0.02
 HELD = ".nfs"
 
 
 def fail(code: int) -> OSError:
     return OSError(code, os.strerror(code))
+
+
+def is_there(path: str) -> bool:
+    return bool(path) and os.path.exists(path)
 
 
 class Server:
@@ -195,7 +202,7 @@ class Server:
         self.meet_stale("write", descriptor)
         if self.weak.full:
             raise fail(errno.ENOSPC)
-        if self.weak.over_quota:
+        if self.weak.over_quota or is_there(self.weak.over_quota_while):
             raise fail(errno.EDQUOT)
         if self.weak.no_append and offset != os.fstat(descriptor).st_size:
             raise fail(errno.EPERM)
@@ -217,8 +224,7 @@ class Server:
     def fsync(self, node: int, data: bytes) -> bytes:
         if self.weak.no_fsync:
             raise fail(errno.ENOTSUP)
-        os.fsync(int.from_bytes(data[:8], "little"))
-        return b""
+        return b""  # nothing is synced, which takes long: no test cuts the power
 
     # -- requests on directories -----------------------------------------------------------
 
@@ -259,6 +265,19 @@ class Server:
             p.MAJOR, p.MINOR, readahead, flags & p.FLAGS, 16, 12, p.MAX_WRITE_BYTES, 1, 256, 0
         )
 
+    def is_held(self, opcode: int, node: int) -> bool:
+        """Whether a request is not to be answered for now."""
+        held = opcode in (Op.FSYNC, Op.FSYNCDIR) and is_there(self.weak.held_while)
+        return held and any(part in self.paths.get(node, "") for part in self.weak.held_in)
+
+    def wait_and_reply(self, device: int, request: bytes) -> None:
+        """Answer an fsync once what holds it is gone."""
+        with open(self.weak.held_while + MET, "a") as met:
+            met.write(".")
+        while is_there(self.weak.held_while):
+            time.sleep(LOOK_S)
+        reply(device, request, 0, b"")
+
     def answer(self, opcode: int, node: int, data: bytes) -> bytes:
         """What a request comes to. Raises OSError for the rest of them, too."""
         try:
@@ -286,18 +305,25 @@ def serve(device: int, server: Server) -> None:
             if error.errno in (errno.EINTR, errno.ENOENT, errno.EAGAIN):
                 continue
             raise
-        _, opcode, unique, node, *_ = p.IN_HEADER.unpack_from(request)
+        _, opcode, _, node, *_ = p.IN_HEADER.unpack_from(request)
         if opcode in (Op.FORGET, Op.BATCH_FORGET):
+            continue
+        if server.is_held(opcode, node):
+            threading.Thread(target=server.wait_and_reply, args=(device, request)).start()
             continue
         code, data = 0, b""
         try:
             data = server.answer(opcode, node, request[p.IN_HEADER.size :])
         except OSError as error:
             code = -(error.errno or errno.EIO)
-        try:
-            os.write(device, p.OUT_HEADER.pack(p.OUT_HEADER.size + len(data), code, unique) + data)
-        except FileNotFoundError:  # whoever asked is gone
-            continue
+        reply(device, request, code, data)
+
+
+def reply(device: int, request: bytes, code: int, data: bytes) -> None:
+    """Answer a request: with data, or a negative error number."""
+    _, _, unique, *_ = p.IN_HEADER.unpack_from(request)
+    with suppress(FileNotFoundError):  # whoever asked is gone
+        os.write(device, p.OUT_HEADER.pack(p.OUT_HEADER.size + len(data), code, unique) + data)
 
 
 def mount(at: str) -> int:

@@ -165,6 +165,11 @@ def as_store_error(error: Exception, doing: str) -> Exception:
         return kind.error(f"{doing}: {_brief(error)}; {kind.advice}")
     if isinstance(error, _ABSENT):
         return FileNotFoundError(f"{doing}: there is no such object")
+    if type(error) is TypeError:  # by its own words alone nobody finds the place
+        return TypeError(
+            f"{doing}: {_brief(error)}; the library for it does not do what is asked of it: "
+            "install another version of it, or of fsspec"
+        )
     if isinstance(error, (TypeError, ValueError)):
         return error
     return OSError(f"{doing}: {_brief(error)}")
