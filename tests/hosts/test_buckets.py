@@ -10,7 +10,7 @@ import pytest
 
 from tests.bed import Cluster
 from tests.hosts.searches import DRIVERS
-from tests.hosts.stores import start_store
+from tests.hosts.stores import show_account, start_google, start_store
 from tests.stores.seaweed import S3Server
 
 pytestmark = pytest.mark.hosts
@@ -94,3 +94,39 @@ def test_a_new_cluster_goes_on_from_the_url_and_from_a_copy(
         names = [name.rsplit("/", 1)[-1] for name in checkpoints(again)]
         assert names == ["checkpoint_000004"] * 2
     assert copied["path"] == "bucket/moved/exp"
+
+
+GOOGLE_URL = "gs://bucket/results"
+
+
+def test_hosts_store_into_a_bucket_of_googles_and_new_ones_go_on_from_it(cluster: Cluster) -> None:
+    server = start_google(cluster)
+    workers = ("head", "w1", "w2")
+
+    def search(**spec: Any) -> dict[str, Any]:
+        show_account(cluster, *workers)
+        asked = json.dumps({"name": "exp", "scheme": "gs", "ship": True, **spec})
+        return cluster.drive("head", DRIVERS / "bucket.py", [asked], env=server.env)
+
+    trials = [
+        {"host": "w1", "steps": 5, "fail_at": 3, "file_count": 30},
+        {"host": "w2", "steps": 5, "fail_at": 3, "blob_bytes": 12 << 20},
+    ]
+    kept = {"num_to_keep": 1}
+    first = search(trials=trials, checkpoint=kept, sync={"upload_dir": GOOGLE_URL})
+    assert [t["node"] for t in first["trials"]] == ["w1", "w2"]
+    assert all("as told to" in t["error"] for t in first["trials"])
+    for name in workers:
+        assert not [path for path in cluster.tree(name, "~") if "checkpoint_" in path]
+
+    for name in workers:
+        cluster.kill(name)
+    cluster.start(*workers)
+    again = search(restore=f"{GOOGLE_URL}/exp", sync={})
+    assert [t["resumed_at"] for t in again["trials"]] == [3, 3]
+    assert [t["step"] for t in again["trials"]] == [4, 4]
+    assert [t["error"] for t in again["trials"]] == ["", ""]
+    for found, last in ((first, 2), (again, 4)):
+        assert [t["digest"] for t in found["trials"]] == [t["reported"] for t in found["trials"]]
+        names = [name.rsplit("/", 1)[-1] for name in checkpoints(found)]
+        assert names == [f"checkpoint_00000{last}"] * 2
