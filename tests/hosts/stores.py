@@ -1,4 +1,4 @@
-"""An S3 server on a host of its own, and a proxy there that does to requests what it is told."""
+"""Servers of buckets on a host of their own, and a proxy there that does what it is told."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.bed import Cluster
 from tests.hosts.searches import DRIVERS
+from tests.stores.google import GoogleServer, account, google_argv
 from tests.stores.proxy import proxy_argv, write_faults
 from tests.stores.seaweed import KEY, SECRET, S3Server, config_file, weed_argv
 
@@ -21,6 +22,9 @@ PROXY_PORT = 8444
 READY_TIMEOUT_S = 90.0
 LOOK = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 1)"
 FAULTS = "/tmp/faults"
+GOOGLE_PORT, GOOGLE_FRONT_PORT = 4443, 4444
+ACCOUNT = "/tmp/account.json"
+MAKE_BUCKET = "import sys; from tests.stores.google import make_bucket; make_bucket(sys.argv[1])"
 
 
 def start_store(cluster: Cluster, users: Mapping[str, Sequence[str]] | None = None) -> str:
@@ -36,6 +40,30 @@ def start_store(cluster: Cluster, users: Mapping[str, Sequence[str]] | None = No
         cluster.popen(HOST, argv, env, stdout=log, stderr=log)
     wait_ready(cluster, PORTS[0])
     return f"http://{address}:{PORTS[0]}"
+
+
+def start_google(cluster: Cluster) -> GoogleServer:
+    """Start a server of Google's protocol on the host "store", with a bucket "bucket".
+
+    See `show_account` for the key.
+    """
+    address = cluster.addresses[HOST]
+    server, front = google_argv(address, GOOGLE_PORT, GOOGLE_FRONT_PORT)
+    front[0] = str(cluster.python)
+    for argv, port in ((server, GOOGLE_PORT), (front, GOOGLE_FRONT_PORT)):
+        with open(cluster.dir / f"google-{port}.log", "wb") as log:
+            cluster.popen(HOST, argv, stdout=log, stderr=log)
+        wait_ready(cluster, port)
+    url = f"http://{address}:{GOOGLE_FRONT_PORT}"
+    cluster.exec(HOST, [str(cluster.python), "-c", MAKE_BUCKET, url])
+    account(cluster.dir / "account.json", url)
+    return GoogleServer(url, Path(ACCOUNT))
+
+
+def show_account(cluster: Cluster, *hosts: str) -> None:
+    """Put the key where `start_google` says, on hosts that are new."""
+    for name in hosts:
+        cluster.host(name).path(ACCOUNT).write_text((cluster.dir / "account.json").read_text())
 
 
 @contextmanager

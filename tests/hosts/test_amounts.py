@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from tests.bed import Cluster
 from tests.hosts.memory import Watched, watch
+from tests.hosts.stores import start_store
+from tests.stores.seaweed import S3Server
 from tune_sync.agents.remote_home import IN_FLIGHT_BYTES
 
 pytestmark = pytest.mark.hosts
@@ -106,6 +109,26 @@ def test_ten_thousand_small_files_travel_in_few_messages(cluster: Cluster) -> No
     back = found["reports"][1]["back"]
     assert back["equal"]
     assert back["window_s"][1] - back["window_s"][0] <= NOT_MINUTES_S
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", [{}, {"wait_for": "staged"}], ids=["stored", "staged"])
+def test_a_trial_needs_little_memory_for_what_it_puts_into_a_bucket(sync: dict[str, Any]) -> None:
+    """And no more for a checkpoint that is four times as large."""
+    sizes = (1230 * MIB // 4, 1230 * MIB)
+    reports = [{"files": [["big.bin", size, 1], ["part/{}", MIB, 50]]} for size in sizes]
+    with Cluster(
+        worker_count=1, object_store_bytes=STORE_BYTES, bare_hosts=["store"], disk_bytes=6 << 30
+    ) as cluster:
+        server = S3Server(start_store(cluster))
+        asked = {"upload_dir": "s3://bucket/amounts", "storage_options": server.options, **sync}
+        wanted = {"trial": WANTED["trial"]} | ({"sender": ("w1", "ray::NodeAgent")} if sync else {})
+        found, watched = run(cluster, "bucket", reports, wanted=wanted, sync=asked)
+        windows = [told["window_s"] for told in found["reports"]]
+        for window_s in windows:
+            assert_flat(watched["trial"], window_s)
+        if sync:  # behind the report
+            assert_flat(watched["sender"], [windows[1][0], math.inf])
 
 
 @pytest.mark.slow

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.bed import Cluster
-from tests.hosts.searches import DRIVERS
-from tests.hosts.stores import start_store
+from tests.hosts.drivers.trainables import GO_ON
+from tests.hosts.searches import DRIVERS, wait_for
+from tests.hosts.stores import show_account, start_google, start_proxy, start_store
+from tests.hosts.test_behind import staged_on
+from tests.stores.proxy import write_faults
 from tests.stores.seaweed import S3Server
 
 pytestmark = pytest.mark.hosts
@@ -94,3 +98,85 @@ def test_a_new_cluster_goes_on_from_the_url_and_from_a_copy(
         names = [name.rsplit("/", 1)[-1] for name in checkpoints(again)]
         assert names == ["checkpoint_000004"] * 2
     assert copied["path"] == "bucket/moved/exp"
+
+
+GOOGLE_URL = "gs://bucket/results"
+
+
+def test_hosts_store_into_a_bucket_of_googles_and_new_ones_go_on_from_it(cluster: Cluster) -> None:
+    server = start_google(cluster)
+    workers = ("head", "w1", "w2")
+
+    def search(**spec: Any) -> dict[str, Any]:
+        show_account(cluster, *workers)
+        asked = json.dumps({"name": "exp", "scheme": "gs", "ship": True, **spec})
+        return cluster.drive("head", DRIVERS / "bucket.py", [asked], env=server.env)
+
+    trials = [
+        {"host": "w1", "steps": 5, "fail_at": 3, "file_count": 30},
+        {"host": "w2", "steps": 5, "fail_at": 3, "blob_bytes": 12 << 20},
+    ]
+    kept = {"num_to_keep": 1}
+    first = search(trials=trials, checkpoint=kept, sync={"upload_dir": GOOGLE_URL})
+    assert [t["node"] for t in first["trials"]] == ["w1", "w2"]
+    assert all("as told to" in t["error"] for t in first["trials"])
+    for name in workers:
+        assert not [path for path in cluster.tree(name, "~") if "checkpoint_" in path]
+
+    for name in workers:
+        cluster.kill(name)
+    cluster.start(*workers)
+    again = search(restore=f"{GOOGLE_URL}/exp", sync={})
+    assert [t["resumed_at"] for t in again["trials"]] == [3, 3]
+    assert [t["step"] for t in again["trials"]] == [4, 4]
+    assert [t["error"] for t in again["trials"]] == ["", ""]
+    for found, last in ((first, 2), (again, 4)):
+        assert [t["digest"] for t in found["trials"]] == [t["reported"] for t in found["trials"]]
+        names = [name.rsplit("/", 1)[-1] for name in checkpoints(found)]
+        assert names == [f"checkpoint_00000{last}"] * 2
+
+
+def test_training_goes_on_while_the_store_is_down_and_all_arrives_when_it_is_back(
+    cluster: Cluster,
+) -> None:
+    server = S3Server(f"http://{cluster.addresses['store']}:8333")
+    url, faults = start_proxy(cluster, server.endpoint_url)
+    options = {**server.options, "endpoint_url": url, "request_timeout_s": 2, "tries_count": 2}
+    sync = {
+        "upload_dir": URL, "storage_options": options, "on_sync_error": "continue",
+        "sync_timeout": 60,
+    }  # fmt: skip
+    workers, later = ("w1", "w2"), {f"checkpoint_00000{step}" for step in (1, 2, 3)}
+    trials = [{"host": host, "steps": 4, "told_at": 1} for host in workers]
+
+    def stored_count() -> int:
+        spec = json.dumps({"name": "", "make_bucket": "bucket", "keys_of": "bucket"})
+        keys = cluster.drive("head", DRIVERS / "bucket.py", [spec], env=server.env)["keys"]
+        return sum(k.startswith("results/down/.tune_sync/manifests/") for k in keys)
+
+    def go_on() -> None:
+        for name in workers:
+            cluster.exec(name, ["touch", GO_ON])
+
+    assert stored_count() == 0
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(drive, cluster, name="down", trials=trials, sync=sync)
+        try:
+            wait_for(lambda: running.done() or stored_count() == 2, "the first of each trial")
+            write_faults(faults, is_down=True)
+            go_on()
+            wait_for(
+                lambda: running.done() or all(later <= {*staged_on(cluster, n)} for n in workers),
+                "the others to be staged",
+            )
+            assert not running.done()
+        finally:
+            go_on()
+            write_faults(faults)
+        found = running.result()
+    assert "reset" in faults.with_suffix(".failed").read_text()
+    assert [t["error"] for t in found["trials"]] == ["", ""]
+    assert stored_count() == 8
+    for trial in found["trials"]:
+        assert len(trial["stored"]) == 4
+        assert all(there == reported for there, reported in trial["stored"])

@@ -60,25 +60,34 @@ class GoogleServer:
 @contextmanager
 def fake_google(directory: Path) -> Iterator[GoogleServer]:
     """Run a server as long as the block; it has a bucket "bucket"."""
-    spec = importlib.util.find_spec(PACKAGE)
-    assert spec is not None and spec.origin is not None
     port, front_port = free_ports(2)
-    address, url = f"127.0.0.1:{port}", f"http://127.0.0.1:{front_port}"
-    argv = [
-        str(Path(spec.origin).parent / PROGRAM), "-scheme", "http", "-host", "127.0.0.1",
-        "-port", str(port), "-backend", "memory", "-public-host", address, "-external-url", url,
-    ]  # fmt: skip
-    front = [sys.executable, "-m", "tests.stores.google_xml", f"http://{address}", str(front_port)]
+    url = f"http://127.0.0.1:{front_port}"
+    server, front = google_argv("127.0.0.1", port, front_port)
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     with (
-        serving(argv, directory / "server", port),
+        serving(server, directory / "server", port),
         serving(front, directory / "front", front_port, env),
     ):
         make_bucket(url)
         yield GoogleServer(url, account(directory / "account.json", url))
 
 
+def google_argv(address: str, port: int, front_port: int) -> tuple[list[str], list[str]]:
+    """The commands of the server, and of what its users talk to, in front of it."""
+    spec = importlib.util.find_spec(PACKAGE)
+    assert spec is not None and spec.origin is not None
+    server = [
+        str(Path(spec.origin).parent / PROGRAM), "-scheme", "http", "-host", address,
+        "-port", str(port), "-backend", "memory", "-public-host", f"{address}:{port}",
+        "-external-url", f"http://{address}:{front_port}",
+    ]  # fmt: skip
+    target = f"http://{address}:{port}"
+    front = ["-m", "tests.stores.google_xml", target, address, str(front_port)]
+    return server, [sys.executable, *front]
+
+
 def make_bucket(url: str) -> None:
+    """Make "bucket"."""
     body = json.dumps({"name": "bucket"}).encode()
     headers = {"Content-Type": "application/json"}
     urlopen(Request(f"{url}/storage/v1/b?project=p", body, headers), timeout=60).close()

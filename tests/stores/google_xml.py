@@ -109,9 +109,9 @@ def xml(name: str, headers: list[tuple[str, str]] | None = None, **fields: str) 
     return 200, [*(headers or []), ("Content-Type", "application/xml")], body
 
 
-def main(target: str, port: str) -> None:
+def main(target: str, address: str, port: str) -> None:
     """Serve in a process of its own: pyarrow reads while it holds the interpreter's lock."""
-    with proxy(target, Faults(), GoogleXmlHandler, ("127.0.0.1", int(port)), uploads={}):
+    with proxy(target, Faults(), GoogleXmlHandler, (address, int(port)), uploads={}):
         threading.Event().wait()
 
 

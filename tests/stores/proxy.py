@@ -33,6 +33,9 @@ ANSWERS = {
     "moved": (301, "PermanentRedirect", "The bucket is in another region"),
     "too many": (400, "InvalidPart", "Part number must be at most 10"),
     "malformed": (400, "AuthorizationHeaderMalformed", "The region is wrong; expecting eu-west-1"),
+    "illegal": (400, "IllegalLocationConstraintException", "Not for this endpoint"),
+    "skewed": (403, "RequestTimeTooSkewed", "The request is too far from the time of the server"),
+    "quota": (403, "QuotaExceeded", "The bucket is full"),
 }
 # Of a body, before a connection is cut.
 CUT_BYTES = 64 << 10

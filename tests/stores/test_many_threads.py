@@ -6,6 +6,7 @@ import asyncio
 import os
 import tempfile
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
+import ray
 from ray import tune
 
 from tests.hosts.drivers.trainables import whole_digest
 from tests.stores.proxy import proxy_process, write_faults
 from tests.stores.seaweed import S3Server
-from tune_sync import RunConfig, SyncConfig
+from tune_sync import CloudSyncer, RunConfig, SyncConfig
 
 URL = "s3://bucket/results"
 THREADS_COUNT = 32
 OPS_COUNT = 10
+TASKS_COUNT = 50
 FILE_COUNTS = (1, 4, 16, 257, 2000)
 LATENCY_S = 0.5  # far more than a busy machine needs for a request
 # Nobody waits for a thread that waits for another: then it would be for ever.
@@ -75,6 +78,75 @@ def test_32_threads_and_an_event_loop_use_the_filesystem_of_a_run_at_once(
     result = fit(f"threads-{engine}", in_many_threads, {**own_server.options, "engine": engine})
     assert result.metrics["right_count"] == THREADS_COUNT * OPS_COUNT
     assert result.metrics["in_loop_count"] == OPS_COUNT
+
+
+def in_an_actor(config: dict[str, Any]) -> None:
+    """Fifty uploads of an async actor at once, while its trial reports from an event loop."""
+    with tempfile.TemporaryDirectory() as made:
+        tune.report({}, checkpoint=tune.Checkpoint.from_directory(made))
+    reported = tune.get_checkpoint()
+    given = (reported.filesystem, reported.path.rpartition("/")[0], config["given"])
+    actor = Uploads.remote(*given)  # type: ignore[attr-defined]
+
+    async def report_beside() -> list[tuple[int, bool]]:
+        under_way = [actor.upload.remote(number) for number in range(TASKS_COUNT)]
+        with tempfile.TemporaryDirectory() as made:
+            Path(made, "step").write_text("1")
+            tune.report({}, checkpoint=tune.Checkpoint.from_directory(made))
+        return list(await asyncio.gather(*under_way))
+
+    done = asyncio.run(report_beside())
+    most_count = ray.get(actor.most.remote())
+    tune.report(
+        {"right_count": sum(right for right, _ in done), "most_count": most_count,
+         "same_count": sum(same for _, same in done)}
+    )  # fmt: skip
+
+
+@ray.remote(num_cpus=0, max_concurrency=TASKS_COUNT)
+class Uploads:
+    """An async actor: each call moves files through the run, and a directory beside it."""
+
+    def __init__(self, filesystem: pafs.FileSystem, directory: str, options: Any) -> None:
+        self.filesystem, self.directory, self.options = filesystem, directory, options
+        self.pool = ThreadPoolExecutor(TASKS_COUNT)
+        self.now_count = self.most_count = 0
+
+    async def upload(self, number: int) -> tuple[int, bool]:
+        """How many files of the run were right, and whether the directory came back the same."""
+        self.now_count += 1
+        self.most_count = max(self.most_count, self.now_count)
+        loop = asyncio.get_running_loop()
+        url = f"{URL}/plain/{uuid.uuid4().hex}"
+        with tempfile.TemporaryDirectory() as made:
+            there, back = Path(made, "there"), Path(made, "back")
+            there.mkdir()
+            for name in range(3):
+                (there / f"{name}").write_bytes(os.urandom(1000))
+            syncer = CloudSyncer(storage_options=self.options)
+            syncer.sync_up(str(there), url)  # returns at once, so the loop goes on
+            top = f"{self.directory}/actor"
+            right_count = await loop.run_in_executor(self.pool, use, self.filesystem, top, number)
+            await loop.run_in_executor(self.pool, syncer.wait_or_retry)
+            syncer.sync_down(url, str(back))
+            await loop.run_in_executor(self.pool, syncer.wait_or_retry)
+            is_same = whole_digest(there) == whole_digest(back)
+        self.now_count -= 1
+        return right_count, is_same
+
+    async def most(self) -> int:
+        return self.most_count
+
+
+def test_fifty_uploads_of_an_async_actor_at_once_and_reports_from_a_loop(
+    own_server: S3Server,
+) -> None:
+    options = dict(own_server.options)
+    result = fit("actor", in_an_actor, options, given=options)
+    assert result.metrics["most_count"] == TASKS_COUNT
+    assert result.metrics["right_count"] == TASKS_COUNT * OPS_COUNT
+    assert result.metrics["same_count"] == TASKS_COUNT
+    assert len(result.best_checkpoints) == 2
 
 
 def with_few_threads(config: dict[str, Any]) -> None:

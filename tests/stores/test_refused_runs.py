@@ -15,7 +15,7 @@ from tests.hosts.drivers.trainables import train_n
 from tests.stores.proxy import Faults, proxy
 from tests.stores.seaweed import S3Server, make_bucket, s3, seaweed
 from tune_sync import RunConfig, SyncConfig
-from tune_sync.errors import ConfigError, StoreDeniedError, StoreUnreachableError
+from tune_sync.errors import ConfigError, StoreDeniedError, StoreFullError, StoreUnreachableError
 
 USERS = {
     "reader": ["Read", "List"],
@@ -70,7 +70,8 @@ def test_a_user_who_may_not_do_all_that_is_needed(server: S3Server, engine: str,
 
 def test_a_missing_bucket_is_not_made(server: S3Server, engine: str) -> None:
     for _ in range(2):
-        refused(server, ConfigError, "create", url="s3://nowhere/runs", engine=engine)
+        told = refused(server, ConfigError, "create", url="s3://nowhere/runs", engine=engine)
+        assert f"(asked: {server.endpoint_url}, region us-east-1)" in told
 
 
 @pytest.mark.parametrize("wrong", ["key", "secret"])
@@ -78,15 +79,38 @@ def test_wrong_keys(server: S3Server, engine: str, wrong: str) -> None:
     refused(server, StoreDeniedError, "credentials", engine=engine, **{wrong: "wrong"})
 
 
-@pytest.mark.parametrize("fault", ["moved", "malformed"])
-def test_another_region(server: S3Server, engine: str, fault: str) -> None:
+@pytest.mark.parametrize("fault", ["moved", "malformed", "illegal"])
+@pytest.mark.parametrize("region", ["eu-north-1", ""])
+def test_another_region(server: S3Server, engine: str, fault: str, region: str) -> None:
     with proxy(server.endpoint_url, Faults(share=1.0, kinds=[fault])) as url:
-        refused(server, ConfigError, "AWS_REGION", engine=engine, endpoint_url=url)
+        told = refused(
+            server, ConfigError, "another region", engine=engine, endpoint_url=url, region=region
+        )
+    assert f"(asked: {url}, region {region or 'not given'});" in told
+    assert "set AWS_REGION, or storage_options={'region': ...}" in told
+    assert told.endswith("is the endpoint right?")
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "says"),
+    [
+        ("expired", StoreDeniedError, "renew them"),
+        ("skewed", StoreDeniedError, "the clock of this node is wrong: set it"),
+        ("quota", StoreFullError, "make room"),
+    ],
+)
+def test_what_else_a_store_refuses(
+    server: S3Server, engine: str, fault: str, error: type[Exception], says: str
+) -> None:
+    with proxy(server.endpoint_url, Faults(share=1.0, kinds=[fault])) as url:
+        refused(server, error, says, engine=engine, endpoint_url=url)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:9", "nohost.invalid"])
 def test_nobody_there(server: S3Server, engine: str, host: str) -> None:
-    refused(server, StoreUnreachableError, "endpoint", engine=engine, endpoint_url=f"http://{host}")
+    url = f"http://{host}"
+    told = refused(server, StoreUnreachableError, "endpoint", engine=engine, endpoint_url=url)
+    assert f"(asked: {url}, region us-east-1)" in told
 
 
 def test_https_where_http_is_spoken(server: S3Server, engine: str) -> None:

@@ -118,3 +118,18 @@ def test_what_is_missing_or_damaged_is_told_of_that_checkpoint_alone() -> None:
     except DamagedError:
         return
     raise AssertionError("it was read")
+
+
+def test_a_checkpoint_of_directories_alone_is_there() -> None:
+    bucket = MemoryBucket()
+    for name, inner in (("000000", ("a", "a/b")), ("000001", ())):
+        manifest = Manifest(f"trial/checkpoint_{name}", "owner", 1.0, (), directories=inner)
+        bucket.objects[manifest_key(manifest.checkpoint)] = to_json(manifest)
+    there = BucketHome(bucket).snapshot()
+    assert recorded_numbers(there) == {"trial": {0, 1}}
+    found = {entry.key for entry in there.list("trial")}
+    assert found == {"trial/checkpoint_000000", "trial/checkpoint_000001"}
+    for key in found:
+        info, manifest = there.info(key), there.manifest(key)
+        assert info is not None and info.is_dir
+        assert manifest is not None and is_whole(there, manifest)

@@ -18,7 +18,7 @@ from tune_sync.buckets.bucket import (
     check_object_key,
     part_size_bytes,
 )
-from tune_sync.errors import ConfigError, PutConflictError
+from tune_sync.errors import PutConflictError
 from tune_sync.layout import INTERNAL_DIR
 
 # Whatever it is given, pyarrow sends parts of 10 MiB, of which a store takes 10,000.
@@ -57,7 +57,7 @@ class ArrowBucket:
         self.list_dir(INTERNAL_DIR)  # first: an answer about the bucket alone tells no reason
         bucket = self._root.partition("/")[0]
         if self._fs.get_file_info(bucket).type == pafs.FileType.NotFound:
-            raise ConfigError(f"bucket {bucket} does not exist: create it, or correct upload_dir")
+            raise FileNotFoundError(f"NoSuchBucket: there is no bucket {bucket}")
 
     @property
     def capabilities(self) -> Capabilities:

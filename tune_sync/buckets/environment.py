@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from tune_sync.errors import ConfigError
 
@@ -58,6 +59,17 @@ def missing_credentials(scheme: str, options: Mapping[str, Any]) -> str:
         'AWS_PROFILE, or give storage_options={"key": ..., "secret": ...}, unless this machine has '
         "a role"
     )
+
+
+def asked_server(scheme: str, options: Mapping[str, Any]) -> str:
+    """Which server a bucket asks, for messages; "" where its library alone knows."""
+    if scheme != "s3":
+        return ""
+    env = aws_environment()
+    endpoint_url = urlsplit(str(options.get("endpoint_url") or env.endpoint_url))
+    host = endpoint_url.netloc.rpartition("@")[2]  # a password may be before it
+    where = f"{endpoint_url.scheme}://{host}" if host else "Amazon, as no endpoint is given"
+    return f"{where}, region {options.get('region') or env.region or 'not given'}"
 
 
 def environment_options() -> dict[str, Any]:

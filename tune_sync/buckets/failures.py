@@ -70,7 +70,8 @@ _KINDS = (
         "PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|301 Moved|"
         "HTTP status 301|incorrectly configured region",
         ConfigError,
-        "the bucket is in another region: set AWS_REGION, or storage_options={'region': ...}",
+        "the bucket is in another region: set AWS_REGION, or storage_options={'region': ...}. For "
+        "a store that is not Amazon's, is the endpoint right?",
     ),
     _kind(
         "Account must be specified",
@@ -126,6 +127,7 @@ _KINDS = (
 _CONFLICT_NAMES = ("AlreadyExistsError", "PreconditionError")
 _CODE = re.compile(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", re.DOTALL)
 _STATUS = re.compile(r"status code: (\d+ [A-Za-z ]+)")
+_OF_SERVERS = (ConfigError, StoreDeniedError, StoreUnreachableError)
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 # What may hold any word, as it is a name of the user's or a setting of ours.
@@ -151,18 +153,20 @@ def is_denied(error: BaseException) -> bool:
     return kind is not None and kind.error is StoreDeniedError
 
 
-def as_store_error(error: Exception, doing: str) -> Exception:
+def as_store_error(error: Exception, doing: str, asked: str = "") -> Exception:
     """The error to raise for what a library raised.
 
     Args:
         error: From the library.
         doing: The operation and the place, for the message.
+        asked: Which server was asked. It is told where another one may have been meant.
     """
     if isinstance(error, (FixCallError, StoreError)) or str(error).startswith(f"{doing}: "):
         return error
     kind = _find(error)
     if kind is not None:
-        return kind.error(f"{doing}: {_brief(error)}; {kind.advice}")
+        which = f" (asked: {asked})" if asked and kind.error in _OF_SERVERS else ""
+        return kind.error(f"{doing}: {_brief(error)}{which}; {kind.advice}")
     if isinstance(error, _ABSENT):
         return FileNotFoundError(f"{doing}: there is no such object")
     if type(error) is TypeError:  # by its own words alone nobody finds the place

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from tune_sync.buckets.bucket import Capabilities, ObjectInfo, check_object_key, part_size_bytes
-from tune_sync.errors import ConfigError, PutConflictError
+from tune_sync.errors import PutConflictError
 from tune_sync.layout import INTERNAL_DIR
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -47,9 +47,7 @@ class FsspecBucket:
             try:
                 self._fs.info(bucket)
             except FileNotFoundError as error:
-                raise ConfigError(
-                    f"bucket {bucket} does not exist: create it, or correct upload_dir"
-                ) from error
+                raise FileNotFoundError(f"NoSuchBucket: there is no bucket {bucket}") from error
         self.list_dir(INTERNAL_DIR)
 
     @property

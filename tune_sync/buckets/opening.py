@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tune_sync.buckets.engines import make_client
-from tune_sync.buckets.environment import environment_options, missing_credentials
+from tune_sync.buckets.environment import asked_server, environment_options, missing_credentials
 from tune_sync.buckets.retry import DEFAULT_TRIES_COUNT, Retry, RetryBucket
 from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import ConfigError, StoreDeniedError
@@ -38,7 +38,7 @@ def open_bucket(
         raise ConfigError(f"storage_options tries_count={tries_count!r}: 1 or more is needed")
     return RetryBucket(
         lambda: make_client(url, given), str(url), retry or Retry(tries_count), here,
-        lambda: missing_credentials(url.scheme, given),
+        lambda: missing_credentials(url.scheme, given), lambda: asked_server(url.scheme, given),
     )  # fmt: skip
 
 

@@ -80,16 +80,18 @@ class RetryBucket:
         retry: How often.
         here: The node that asks, for messages, if its driver has asked before; else "".
         missing: What to say of credentials that are not there, if it refuses; else "".
+        asked: Which server is asked, for messages; else "".
     """
 
     def __init__(
         self, make: Callable[[], Client], where: str, retry: Retry | None = None,
         here: str = "", missing: Callable[[], str] = lambda: "",
+        asked: Callable[[], str] = lambda: "",
     ) -> None:  # fmt: skip
         self._make = make
         self._where = where
         self._retry = retry or Retry()
-        self._here_name, self._missing = here, missing
+        self._here_name, self._missing, self._asked = here, missing, asked
         self._has_answered = self._has_warned = False
         # By process id. A client of the process that this one was forked from is kept, not used:
         # its threads are not here, and its end would wait for them.
@@ -235,7 +237,7 @@ class RetryBucket:
 
     def _fail(self, error: Exception, doing: str) -> NoReturn:
         asker = f" from {self._here_name}" if self._here_name else ""
-        mapped = as_store_error(error, f"{self._where}: cannot {doing}{asker}")
+        mapped = as_store_error(error, f"{self._where}: cannot {doing}{asker}", self._asked())
         if mapped is error:  # "from" would make it its own cause: an endless chain
             raise error
         if isinstance(mapped, (StoreDeniedError, StoreUnreachableError)):

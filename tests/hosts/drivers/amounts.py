@@ -4,7 +4,7 @@ Takes one JSON argument:
     {"name": …, "room": a directory of the worker's, for what is made, "sync": as `search` has it,
      "reports": [{"files": [[name, size_bytes, count], …], "ours": bool, "read_back": bool}, …]}
 and tells of each report what was sent in how many pieces, how long it took and when, and whether
-the same arrived.
+the same arrived. With `upload_dir` in `sync`, the driver's node fetches each, to compare it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ def read_back(checkpoint: tune.Checkpoint, room: str) -> dict[str, Any]:
 def describe(checkpoint: tune.Checkpoint, row: dict[str, Any], asked: dict[str, Any]) -> Any:
     """What the trial told of one report, and what became of it."""
     sent = json.loads(row["digests"])
-    told = {**json.loads(row["told"]), "equal": digests_of(Path(checkpoint.path)) == sent}
+    with checkpoint.as_directory() as directory:
+        equal = digests_of(Path(directory)) == sent
+    told = {**json.loads(row["told"]), "equal": equal}
     told["file_count"] = len(sent)
     if asked.get("read_back"):
         back = ray.get(read_back.remote(checkpoint, "/tmp"))
@@ -172,12 +174,14 @@ def stored(asked: dict[str, Any]) -> list[dict[str, Any]]:
     result = tuner.fit()[0]
     if result.error:
         raise result.error
-    rows = [json.loads(line) for line in Path(result.path, "result.json").read_text().splitlines()]
+    with result.filesystem.open_input_stream(f"{result.path}/result.json") as lines:
+        rows = [json.loads(line) for line in lines.readall().splitlines()]
     numbers = [row for row in rows if row["of"] == "numbers"]
     checkpoints = [checkpoint for checkpoint, _ in result.best_checkpoints]
     assert len(checkpoints) == len(numbers) == len(asked["reports"])
     told = [describe(*each) for each in zip(checkpoints, numbers, asked["reports"], strict=True)]
-    shutil.rmtree(result.path)
+    if "upload_dir" not in asked.get("sync", {}):
+        shutil.rmtree(result.path)
     return told
 
 

@@ -2,7 +2,7 @@
 
 The argument is that of ``search.py``, and: ``make_bucket``; ``copy``: copy a prefix to another one
 first; ``ship``: give workers the driver's settings of the store in their environment;
-``keys_of``: run nothing, only tell the keys below this path.
+``keys_of``: run nothing, only tell the keys below this path; ``scheme``: "s3" or "gs".
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tests.hosts.drivers.search import tuner_of
 
 # On the driver's host, from when the bucket was looked at and training is about to start.
 BEGUN = Path("/tmp/begun")
+SETTINGS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_", "CLOUD_STORAGE_", "GCSFS_")
 
 
 def plain_s3() -> pafs.S3FileSystem:
@@ -31,9 +32,16 @@ def plain_s3() -> pafs.S3FileSystem:
     )
 
 
-def keys_below(path: str) -> list[str]:
+def make_bucket(name: str) -> None:
+    """Make it unless it is there."""
+    if plain_s3().get_file_info(name).type == pafs.FileType.NotFound:
+        plain_s3().create_dir(name)
+
+
+def keys_below(path: str, scheme: str = "s3") -> list[str]:
     """All objects below "bucket/path", as plain pyarrow lists them."""
-    found = plain_s3().get_file_info(pafs.FileSelector(path, recursive=True))
+    plain = plain_s3() if scheme == "s3" else pafs.FileSystem.from_uri(f"{scheme}://{path}")[0]
+    found = plain.get_file_info(pafs.FileSelector(path, recursive=True))
     return sorted(f.path.removeprefix(path + "/") for f in found if f.is_file)
 
 
@@ -69,9 +77,9 @@ def stored(checkpoint: Any, metrics: dict[str, Any]) -> tuple[str, str]:
 
 def main() -> None:
     spec = json.loads(sys.argv[1])
-    settings = {k: v for k, v in os.environ.items() if k.startswith("AWS_") and "ship" in spec}
+    settings = {k: v for k, v in os.environ.items() if k.startswith(SETTINGS) and "ship" in spec}
     if "make_bucket" in spec:
-        plain_s3().create_dir(spec["make_bucket"])
+        make_bucket(spec["make_bucket"])
     if "keys_of" in spec:
         print("RESULT " + json.dumps({"keys": keys_below(spec["keys_of"])}), flush=True)
         return
@@ -86,7 +94,7 @@ def main() -> None:
         "driver": socket.gethostname(),
         "path": results.experiment_path,
         "trials": trials,
-        "keys": keys_below(results.experiment_path),
+        "keys": keys_below(results.experiment_path, spec.get("scheme", "s3")),
     }
     print("RESULT " + json.dumps(found), flush=True)
 

@@ -31,6 +31,10 @@ class BucketSnapshot:
         self._inside: dict[str, set[str]] = {"": set()}
         for found in objects:
             self._add(as_file(found))
+        for checkpoint, manifest in manifests.items():
+            # No object tells of one that has no files. Of any other, none that is there is a loss.
+            if isinstance(manifest, Manifest) and not manifest.files:
+                self._add(as_directory(checkpoint))
 
     def info(self, key: str) -> Info | None:
         """See `Store.info`."""
