@@ -18,7 +18,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.behind_trial import GIVEN, NOTHING, OURS, PLAIN, RAY, STORED, WRITTEN
+from benchmarks.behind_trial import (
+    GIVEN,
+    HOME,
+    NOTHING,
+    OURS,
+    PERIODIC,
+    PLAIN,
+    RAY,
+    STORED,
+    WRITTEN,
+)
 from benchmarks.buckets import ANSWER_TIMEOUT_S, NETS, _start
 from benchmarks.cases import CASES, make_files
 from benchmarks.default_sync import machine
@@ -32,6 +42,8 @@ TITLES = {
     PLAIN: '`"staged"`, `tune.Checkpoint.from_directory`',
     OURS: '`"staged"`, `tune_sync.Checkpoint.from_directory`',
     GIVEN: '`"staged"`, `staged_checkpoint()`',
+    PERIODIC: '`"staged"`, `sync_on_checkpoint=False`',
+    HOME: "no `upload_dir`: the driver's node",
     "copy": "limit: `shutil.copytree`, not durable",
     "synced": "limit: `shutil.copytree`, then fsync",
     "rename": "limit: a rename",
@@ -40,7 +52,7 @@ TITLES = {
 BARE = ("copy", "synced", "rename")
 BLOCKS = (NOTHING, RAY, STORED, PLAIN, OURS, GIVEN, *BARE)
 RUNS = (NOTHING, WRITTEN, RAY, STORED, PLAIN, OURS, GIVEN)
-LOOPS = (STORED, PLAIN, GIVEN)
+LOOPS = (STORED, PLAIN, GIVEN, PERIODIC, HOME)
 PARTS = ("blocks", "runs", "loop")
 STEPS_COUNT = 16
 

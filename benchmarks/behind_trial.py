@@ -32,7 +32,11 @@ DRAIN_S = 300.0
 LOOP_TRIALS_COUNT, LOOP_STEPS_COUNT = 2, 20  # a round of all kinds within a minute on two cores
 RAY, STORED, PLAIN, OURS, GIVEN = "ray", "stored", "plain", "ours", "given"
 NOTHING, WRITTEN = "nothing", "written"
-WAITS_FOR = {STORED: "stored", PLAIN: "staged", OURS: "staged", GIVEN: "staged"}
+PERIODIC, HOME = "periodic", "home"
+WAITS_FOR = {
+    STORED: "stored", PLAIN: "staged", OURS: "staged", GIVEN: "staged", PERIODIC: "staged",
+}  # fmt: skip
+PERIOD_S = 0.5  # some turns within a run of two seconds
 
 
 def run_config(kind: str, endpoint: str, place: str, name: str, **more: Any) -> Any:
@@ -40,9 +44,15 @@ def run_config(kind: str, endpoint: str, place: str, name: str, **more: Any) -> 
     if kind in (RAY, NOTHING, WRITTEN):
         path = ray_uri(endpoint, "ray")
         return tune.RunConfig(name=name, storage_path=path, verbose=0, **more)
+    if kind == HOME:
+        where = tune_sync.SyncConfig()
+        more["storage_path"] = f"{place}/results"
+        return tune_sync.RunConfig(name=name, sync_config=where, verbose=0, **more)
+    period = {"sync_on_checkpoint": False, "sync_period": PERIOD_S} if kind == PERIODIC else {}
     where = tune_sync.SyncConfig(
         upload_dir=f"s3://{BUCKET}/ours", storage_options=our_options(endpoint),
         wait_for=WAITS_FOR[kind], staging_dir=f"{place}/staging" if kind != STORED else None,
+        **period,
     )  # fmt: skip
     return tune_sync.RunConfig(name=name, sync_config=where, verbose=0, **more)
 

@@ -18,16 +18,16 @@ from tune_sync.filesystem import SyncHandler
 from tune_sync.ray_adapter import SyncCallback
 
 HOOKS = (
-    "on_step_begin", "on_trial_start", "on_trial_save", "on_trial_recover", "on_trial_error",
-    "on_trial_complete", "on_checkpoint",
+    "on_step_begin", "on_step_end", "on_trial_start", "on_trial_result", "on_trial_save",
+    "on_trial_recover", "on_trial_error", "on_trial_complete", "on_checkpoint", "get_state",
 )  # fmt: skip
 VERBS = (
     "get_file_info", "get_file_info_selector", "create_dir", "open_output_stream",
     "open_input_stream", "open_input_file", "delete_file", "delete_dir", "copy_file",
 )  # fmt: skip
 
-# Comes in every step. One that does nothing would only make the other steps look rare.
-EVERY_STEP, IDLE_S = "on_step_begin", 1e-4
+# Come in every step. One that does nothing would only make the other steps look rare.
+EVERY_STEP, IDLE_S = ("on_step_begin", "on_step_end"), 1e-4
 
 WRAPPED = {SyncCallback: HOOKS, SyncHandler: VERBS}
 
@@ -88,7 +88,7 @@ class LoopMeter(tune.Callback):  # type: ignore[misc]
                 took_s = time.perf_counter() - start_s
                 self._now_s += took_s
                 self.longest_s[name] = max(took_s, self.longest_s.get(name, 0.0))
-                self._calls_count += name != EVERY_STEP
+                self._calls_count += name not in EVERY_STEP
                 self._depth -= 1
 
         return timed

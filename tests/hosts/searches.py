@@ -21,6 +21,12 @@ def search(
     return cluster.drive(host, DRIVERS / "search.py", [json.dumps(spec)], timeout_s=timeout_s)
 
 
+def newest_output(cluster: Cluster) -> str:
+    """All that the driver has printed that was started last by `search`."""
+    logs = cluster.dir.glob("drive-*-search-*.log")
+    return max(logs, key=lambda log: int(log.name.split("-")[1])).read_text()
+
+
 def assert_sound(found: dict[str, Any]) -> None:
     """What is visible is published, nothing is half done, and each trial's newest one opens."""
     visible = [f"{t['dir']}/{name}" for t in found["trials"] for name in t["checkpoints"]]

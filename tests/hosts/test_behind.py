@@ -6,6 +6,7 @@ Cables of workers are so slow that checkpoints are under way for seconds, behind
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,15 @@ import pytest
 from tests.bed import Cluster
 from tests.bed.errors import DriverError
 from tests.bed.host import send
-from tests.hosts.searches import DRIVERS, assert_sound, nodes, search, stored_digests, wait_for
+from tests.hosts.searches import (
+    DRIVERS,
+    assert_sound,
+    newest_output,
+    nodes,
+    search,
+    stored_digests,
+    wait_for,
+)
 from tests.hosts.test_faults import RESULTS, another, experiment, searching, start_driver
 
 pytestmark = pytest.mark.hosts
@@ -118,6 +127,33 @@ def test_only_the_newest_of_each_trial_travels_and_one_at_a_time(cluster: Cluste
         assert 3 <= len(stored) <= 12
 
 
+@pytest.mark.slow
+def test_a_node_puts_no_more_on_its_cable_than_it_may(cluster: Cluster) -> None:
+    root, limit = experiment(cluster, "limit"), 3_000_000
+    cluster.fast("w1")
+    sync = {**STAGED, "max_bandwidth_bytes_per_s": limit}
+    trials = [{**SETTINGS, "host": "w1", "steps": 5}]
+    sent: list[tuple[float, int]] = []  # from when the first one is on its way
+    with searching(cluster, name="limit", sync=sync, trials=trials) as running:
+        wait_for(lambda: bool(arriving(root)), "the first one to be sent")
+        while len(published(root)) < 5 and not running.done():
+            sent.append((time.monotonic(), sent_bytes(cluster, "w1")))
+            time.sleep(0.05)
+    found = running.result()
+    assert found["errors"] == []
+    assert_sound(found)
+    took_s, whole = (last - first for first, last in zip(sent[0], sent[-1], strict=True))
+    assert whole > 4 * SETTINGS["file_count"] * FILE_BYTES, "it was not seen from its begin"
+    assert 0.5 * limit < whole / took_s < 1.2 * limit, (whole, took_s)
+
+
+def sent_bytes(cluster: Cluster, host: str) -> int:
+    """What has left a host by its cable, all told."""
+    lines = Path(f"/proc/{cluster.host(host).pid}/net/dev").read_text().splitlines()
+    (cable,) = [line for line in lines if line.strip().startswith("e0:")]
+    return int(cable.partition(":")[2].split()[8])
+
+
 def arriving(root: Path) -> list[Path]:
     """Attempts that are being written at home."""
     attempts = root.glob(".tune_sync/staging/*/*/*")
@@ -183,6 +219,14 @@ def test_a_host_that_dies_with_staged_checkpoints_costs_only_those(cluster: Clus
     assert_stored(trial, 40)
     assert nodes(trial) == {host, other}
     assert trial["reported"][-1]["resumed_at"] >= len(before)
+    output = newest_output(cluster)
+    lost = re.findall(r"(\S+/checkpoint_\d+) is lost \(node \w+ is gone\)", output)
+    assert lost, "nothing was lost"
+    assert len(lost) == len(set(lost)), "named more than once"
+    assert {name.rpartition("/")[0] for name in lost} == {trial["dir"]}
+    # What it says every half a minute.
+    failed = re.findall(r": \d+ checkpoints? .* way.*; stored: \d+, failed: (\d+)\n", output)
+    assert set(failed) == {str(len(lost))}
 
 
 @pytest.mark.slow
@@ -201,6 +245,33 @@ def test_a_killed_driver_does_not_keep_what_is_staged_from_arriving(cluster: Clu
     assert set(stored_digests(trial)) == {0, 1, 2, 3}
     assert all(c["parent"] is None for c in trial["checkpoints"].values()), "nothing was done twice"
     wait_for(lambda: not agents(cluster, "w1"), "the agent of the first driver to end")
+
+
+@pytest.mark.slow
+def test_nodes_whose_driver_is_gone_for_good_send_all_end_and_keep_none(
+    cluster: Cluster,
+) -> None:
+    root = experiment(cluster, "alone")
+    trials = [{**SETTINGS, "host": "w1", "steps": 4}]
+    process = start_driver(cluster, "alone", 1, sync=STAGED, trials=trials)
+    wait_for(lambda: len(staged_on(cluster, "w1")) == 4, "all to be staged")
+    send(process, signal.SIGKILL)
+    process.wait()
+    assert len(sealed_at_home(root)) < 4, "all was there by then"
+    lease = root / ".tune_sync/lease.json"
+    silent = {"heartbeat_s": 1, "heartbeat_up_s": 1}  # as if it had died minutes ago
+    lease.write_text(json.dumps({**json.loads(lease.read_text()), **silent}))
+    wait_for(lambda: len(sealed_at_home(root)) == 4, "all to arrive")
+    for name in cluster.workers:
+        wait_for(lambda name=name: not agents(cluster, name), "the agents to end")  # type: ignore[misc]
+        left = "find /tmp/tune_sync-* /dev/shm/tune_sync-* -type f 2>/dev/null"
+        assert cluster.exec(name, ["sh", "-c", left], check=False).stdout.split() == []
+    found = search(cluster, name="alone", restore=f"{RESULTS}/alone")
+    assert found["errors"] == []
+    assert_sound(found)
+    (trial,) = found["trials"]
+    assert set(stored_digests(trial)) == {0, 1, 2, 3}
+    assert all(c["parent"] is None for c in trial["checkpoints"].values()), "nothing was done twice"
 
 
 def sealed_at_home(root: Path) -> set[str]:

@@ -16,6 +16,8 @@ from tests.bed import Cluster
 from tests.bed.host import send
 from tests.hosts.drivers.names import EXPERIMENT, LINKED_BYTES, ODD, TRIAL
 from tests.hosts.drivers.readers import READERS_COUNT, READS_COUNT
+from tests.hosts.searches import wait_for
+from tests.hosts.test_behind import agents
 
 pytestmark = pytest.mark.hosts
 
@@ -90,10 +92,10 @@ def on_all(cluster: Cluster, command: str) -> None:
         cluster.exec(name, ["sh", "-c", command])
 
 
-def start_driver(cluster: Cluster, name: str) -> subprocess.Popen[str]:
+def start_driver(cluster: Cluster, name: str, mode: str = "stored") -> subprocess.Popen[str]:
     """A driver whose saved state names a checkpoint of its trial, which goes on when it is told."""
     on_all(cluster, "rm -f ~/go_on")
-    args = ["fit", name, "0", "10", "0.3", str(TOLD_AT)]
+    args = ["fit", name, "0", "10", "0.3", str(TOLD_AT), mode]
     argv = [str(cluster.python), "-m", "tests.hosts.drivers.claim", *args]
     env = {"TUNE_GLOBAL_CHECKPOINT_S": "0.3"}
     driver = cluster.popen("head", argv, env=env, stdout=subprocess.PIPE)
@@ -146,18 +148,20 @@ def test_a_moved_run_whose_driver_was_killed_goes_on_at_once_in_its_new_place_al
     assert old_places["moved"][0] == "file"
 
 
+@pytest.mark.parametrize("mode", ["stored", pytest.param("staged", marks=pytest.mark.slow)])
 def test_a_stopped_driver_that_goes_on_after_its_run_was_taken_over_writes_nothing(
-    cluster: Cluster,
+    cluster: Cluster, mode: str
 ) -> None:
-    driver = start_driver(cluster, "stopped")
+    name = f"stopped-{mode}"
+    driver = start_driver(cluster, name, mode)
     send(driver, signal.SIGSTOP)
     try:
-        lease = results_of(cluster, "stopped") / ".tune_sync/lease.json"
+        lease = results_of(cluster, name) / ".tune_sync/lease.json"
         silent = {"heartbeat_s": 1, "heartbeat_up_s": 1}  # as if it was stopped long ago
         lease.write_text(json.dumps({**json.loads(lease.read_text()), **silent}))
         on_all(cluster, "touch ~/go_on")
-        found = cluster.drive("head", f"{DRIVERS}/claim.py", ["restore", f"{RESULTS}/stopped"])
-        before = cluster.tree("head", "~/ray_results/stopped")
+        found = cluster.drive("head", f"{DRIVERS}/claim.py", ["restore", f"{RESULTS}/{name}"])
+        before = cluster.tree("head", f"~/ray_results/{name}")
     finally:
         send(driver, signal.SIGCONT)
         driver.send_signal(signal.SIGCONT)  # nsenter stops when its child does
@@ -165,7 +169,10 @@ def test_a_stopped_driver_that_goes_on_after_its_run_was_taken_over_writes_nothi
     assert (found["errors"], found["step"]) == ([], 9)
     assert lost["error"] == "LeaseLostError"
     assert "no longer owned by this run" in lost["text"]
-    assert cluster.tree("head", "~/ray_results/stopped") == before
+    assert cluster.tree("head", f"~/ray_results/{name}") == before
+    for worker in cluster.workers:  # those of write-behind may have something to send until then
+        wait_for(lambda worker=worker: not agents(cluster, worker), "the agents to end")  # type: ignore[misc]
+    assert cluster.tree("head", f"~/ray_results/{name}") == before
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """Starts a search, or restores it with plain Ray from the bucket's URL alone.
 
 The argument is JSON: ``name``; ``url`` of the directory of experiments; ``notes``; ``restore``;
-``mode``, see `plan.Experiment`; ``num_to_keep``; ``max_failures``; ``trials_count``;
-``state_every_s``, or null.
+``alone``: restore without tune_sync; ``mode``, see `plan.Experiment`; ``num_to_keep``;
+``max_failures``; ``trials_count``; ``state_every_s``, or null.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ray import tune
 
 import tune_sync
 from tests.kills.plan import PERIODIC, REPLICATED, STAGED, STORED
+from tests.kills.reader import plain_s3
 from tests.kills.training import NotesErrors, train
 
 PERIOD_S = 2.0
@@ -45,6 +46,9 @@ def run_config(spec: dict[str, Any]) -> tune.RunConfig:
 
 def tuner_of(spec: dict[str, Any]) -> tune.Tuner:
     """A new tuner, or plain Ray's restore."""
+    if spec["alone"]:
+        place = f"{spec['url'].partition('://')[2]}/{spec['name']}"
+        return tune.Tuner.restore(place, train, resume_errored=True, storage_filesystem=plain_s3())
     if spec["restore"]:
         return tune.Tuner.restore(f"{spec['url']}/{spec['name']}", train, resume_errored=True)
     space = {"index": tune.grid_search([*range(spec["trials_count"])]), "notes": spec["notes"]}

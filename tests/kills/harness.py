@@ -16,9 +16,11 @@ from pathlib import Path
 
 from tests.kills.arena import NOTES, WORKER, Arena
 from tests.kills.notes import (
+    Named,
     Note,
     Setback,
     add,
+    begun_elsewhere,
     digests,
     is_broken,
     newest_durable,
@@ -87,12 +89,15 @@ class Trying:
         arena: Where.
         experiment: What.
         say: Hears of each outcome.
+        ends_alone: After the last kill, which ends the driver, it is restored without tune_sync.
     """
 
     def __init__(
-        self, arena: Arena, experiment: Experiment, say: Callable[[str], None] = print
-    ) -> None:
+        self, arena: Arena, experiment: Experiment, say: Callable[[str], None] = print,
+        *, ends_alone: bool = False,
+    ) -> None:  # fmt: skip
         self._arena = arena
+        self._ends_alone = ends_alone
         self._experiment = experiment
         self._say = say
         self._name = f"exp-{experiment.seed}-{time.time_ns() // 1_000_000}"
@@ -126,9 +131,12 @@ class Trying:
     def _outcome(self, kill: Kill) -> Outcome:
         outcome = Outcome(self._experiment, kill)
         try:
+            is_last = kill is self._experiment.kills[-1]
             with _timed(outcome, "all"):
-                self._one(kill, outcome)
-            if kill is self._experiment.kills[-1] and self._experiment.mode:
+                self._one(kill, outcome, alone=is_last and self._ends_alone)
+            if is_last and self._ends_alone:
+                self._end_alone()
+            elif is_last and self._experiment.mode:
                 with _timed(outcome, "its end"):
                     self._end(outcome)
         except TroubleError as error:
@@ -137,7 +145,7 @@ class Trying:
 
     # One kill
 
-    def _one(self, kill: Kill, outcome: Outcome) -> None:
+    def _one(self, kill: Kill, outcome: Outcome, *, alone: bool) -> None:
         self._check_lives()
         time.sleep(kill.pause_s)
         self._check_lives()
@@ -147,16 +155,24 @@ class Trying:
         if kill.what == HOST:
             self._kill_host()
         else:
-            self._kill_driver(kill.what, outcome)
-            if kill.again_s is not None:
+            named = self._kill_driver(kill.what, outcome, alone=alone)
+            if kill.again_s is not None and not alone:
                 time.sleep(kill.again_s)
                 self._kill_driver(kill.what, outcome)
             with _timed(outcome, "restore"):
                 self._await_starts()
+            if alone:  # Ray knows what the state names, and no more
+                firsts = {i: self._starts(i)[-1]["first"] for i in range(TRIALS_COUNT)}
+                outcome.bad += begun_elsewhere(named, firsts)
+                return
         outcome.setbacks = self._setbacks()
 
-    def _kill_driver(self, what: str, outcome: Outcome) -> None:
-        """Alone, or with the cluster; then look at the bucket, and restore."""
+    def _kill_driver(self, what: str, outcome: Outcome, *, alone: bool = False) -> Named:
+        """Alone, or with the cluster; then look at the bucket, and restore.
+
+        Returns:
+            What the state named by then.
+        """
         outcome.bad += self._restarted()
         with _timed(outcome, "kill"):
             if what == ALL:
@@ -167,10 +183,12 @@ class Trying:
             if started is not None:
                 self._note_lost(self._arena.published(self._name), range(TRIALS_COUNT))
                 self._arena.age_lease(self._name)
-            outcome.bad += self._bad()
+            named = self._arena.named(self._name)
+            outcome.bad += self._bad(named)
             if started is not None:
                 started.result()
-        self._start(restore=True)
+        self._start(restore=True, alone=alone)
+        return named
 
     def _kill_agent(self, outcome: Outcome) -> None:
         """A node's; its trials go on, and what it had staged arrives all the same."""
@@ -203,7 +221,7 @@ class Trying:
         errors = self._life.result(END_TIMEOUT_S)["errors"]
         if errors:
             raise TroubleError("; ".join(errors))
-        outcome.bad += self._bad()
+        outcome.bad += self._bad(self._arena.named(self._name))
         published = self._arena.published(self._name)
         for index in range(TRIALS_COUNT):
             acked = newest_durable(self._notes(index))
@@ -212,16 +230,23 @@ class Trying:
                     f"fit() returned, and step {acked} of trial {index} is not there"
                 )
 
+    def _end_alone(self) -> None:
+        """Have a run end by itself of which tune_sync knows nothing."""
+        (self._folder / STOP).touch()
+        errors = self._life.result(END_TIMEOUT_S)["errors"]
+        if errors:
+            raise TroubleError("; ".join(errors))
+
     # Inside
 
-    def _start(self, *, restore: bool) -> None:
+    def _start(self, *, restore: bool, alone: bool = False) -> None:
         self._lives_count += 1
         self._expected = [1] * TRIALS_COUNT
         (self._folder / LIFE).write_text(str(self._lives_count))
         self._life = self._arena.start(
             {
                 "name": self._name, "notes": f"{NOTES}/{self._name}", "restore": restore,
-                "mode": self._experiment.mode, "trials_count": TRIALS_COUNT,
+                "alone": alone, "mode": self._experiment.mode, "trials_count": TRIALS_COUNT,
                 "num_to_keep": self._experiment.num_to_keep, "max_failures": self._max_failures,
                 "state_every_s": self._experiment.state_every_s,
             }
@@ -265,12 +290,12 @@ class Trying:
             for index in indexes:
                 add(self._file(index), event="lost", stored=published.get(index, -1))
 
-    def _bad(self) -> list[str]:
+    def _bad(self, named: Named) -> list[str]:
         """Checkpoints that the state names, and that are not what was reported."""
         known = {index: digests(self._notes(index)) for index in range(TRIALS_COUNT)}
         return [
             f"the state names {found['path']}: {found['error'] or 'other bytes than reported'}"
-            for found in self._arena.named(self._name)
+            for found in named
             if found["error"]
             or (found["step"], found["digest"]) not in known.get(found["index"], ())
         ]

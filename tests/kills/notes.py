@@ -13,12 +13,13 @@ A file a trial, a line a note, in the order in which things happened:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 Note = dict[str, Any]
+Named = list[dict[str, Any]]  # see `Arena.named`
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,24 @@ def _with_durable(notes: Iterable[Note]) -> Iterator[tuple[Note, int]]:
         elif note["event"] == "lost":
             durable = note["stored"]
         yield note, durable
+
+
+def begun_elsewhere(named: Named, firsts: Mapping[int, int]) -> list[str]:
+    """Trials that do not go on after the newest of theirs that the state names, in words.
+
+    Args:
+        named: What the state names.
+        firsts: Index of each trial -> the step that it begins at.
+    """
+    newest = dict.fromkeys(firsts, -1)
+    for found in named:
+        if not found["error"]:
+            newest[found["index"]] = max(newest[found["index"]], found["step"])
+    return [
+        f"trial {index} begins at step {firsts[index]}, and the state names step {step}"
+        for index, step in newest.items()
+        if firsts[index] != step + 1
+    ]
 
 
 def starts(notes: Iterable[Note], life: int) -> list[Note]:

@@ -43,8 +43,12 @@ def arena() -> Iterator[Arena]:
         yield running
 
 
-def run(arena: Arena, seed: int, mode: str, keep: int | None, kinds: Sequence[str]) -> None:
-    found = [*Trying(arena, experiment(seed, mode, keep, kinds)).run()]
+def run(
+    arena: Arena, seed: int, mode: str, keep: int | None, kinds: Sequence[str],
+    *, ends_alone: bool = False,
+) -> None:  # fmt: skip
+    trying = Trying(arena, experiment(seed, mode, keep, kinds), ends_alone=ends_alone)
+    found = [*trying.run()]
     problems = [str(outcome) for outcome in found if outcome.problems]
     if problems:
         arena.cluster.keep_logs()
@@ -65,6 +69,12 @@ def run(arena: Arena, seed: int, mode: str, keep: int | None, kinds: Sequence[st
 )
 def test_some_kills(arena: Arena, mode: str, keep: int | None, kinds: Sequence[str]) -> None:
     run(arena, SEED, mode, keep, kinds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_ray_alone_goes_on_from_the_bucket_after_kills(arena: Arena, mode: str) -> None:
+    run(arena, SEED, mode, 2, [DRIVER, ALL], ends_alone=True)
 
 
 @pytest.mark.slow

@@ -50,6 +50,14 @@ def test_what_was_lost_is_not_durable_at_the_end() -> None:
     assert notes.newest_durable([*FIRST, LOST, start(1, 1), *acked(1)]) == 1
 
 
+def test_where_ray_alone_goes_on_follows_from_the_state() -> None:
+    named = [{"index": 0, "step": step, "error": ""} for step in (3, 4)]
+    named.append({"index": 0, "step": 9, "error": "it is not there"})  # told by itself
+    assert notes.begun_elsewhere(named, {0: 5, 1: 0}) == []
+    for firsts in ({0: 4, 1: 0}, {0: 6, 1: 0}, {0: 0, 1: 0}, {0: 5, 1: 1}):
+        assert len(notes.begun_elsewhere(named, firsts)) == 1
+
+
 def test_a_half_written_note_does_not_count(tmp_path: Path) -> None:
     file = tmp_path / "notes"
     notes.add(file, event="acked", step=1)

@@ -19,7 +19,7 @@ from tests.hosts.drivers.trainables import whole_digest, write_checkpoint
 from tests.stores.proxy import Faults, proxy
 from tests.stores.seaweed import seaweed
 from tests.stores.test_runs import keys, plain_s3
-from tune_sync import RunConfig, SyncConfig, run_config_kwargs
+from tune_sync import RunConfig, SyncConfig, run_config_kwargs, status
 from tune_sync.errors import NotStoredError
 
 URL = "s3://bucket/results"
@@ -51,7 +51,7 @@ def cluster(faults: Faults, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def answering(faults: Faults) -> Iterator[None]:
     yield
     faults.passes.set()
-    faults.delay_s, faults.share = 0.0, 0.0
+    faults.delay_s, faults.share, faults.is_down = 0.0, 0.0, False
 
 
 def behind(name: str, tmp_path: Path, keep: int | None = None, **fields: Any) -> RunConfig:
@@ -204,6 +204,54 @@ def test_reports_wait_for_room_while_the_bucket_hangs_and_go_on_when_it_answers(
     (result,) = fit.end()
     assert result.error is None
     assert len(published("room")) == 6
+
+
+@pytest.mark.slow  # it waits for `sync_timeout`
+def test_a_report_that_finds_no_room_in_time_fails_and_what_was_reported_is_stored(
+    faults: Faults, cluster: None, tmp_path: Path
+) -> None:
+    space = {"steps": 9, "notes": str(tmp_path)}
+    # Longer than the longest pause between two tries of one request.
+    config = behind("no_room", tmp_path, staging_limit_bytes=1 << 20, sync_timeout=20)
+    fit = Fit(tune.Tuner(notes_failure, param_space=space, run_config=config))
+    wait_for(tmp_path / "0")
+    faults.passes.clear()
+    (tmp_path / "go").touch()
+    wait_for(tmp_path / "failed")
+    returned_count = len(list(tmp_path.glob("[0-9]")))
+    assert 1 <= returned_count < 4
+    faults.passes.set()
+    (error,) = fit.end().errors
+    assert "SyncTimeoutError" in str(error)
+    assert "no room to stage it for 20 s (sync_timeout)" in str(error)
+    assert "raise staging_limit_bytes" in str(error)
+    assert len(published("no_room")) == returned_count
+
+
+@pytest.mark.slow  # each request is tried for half a minute
+def test_a_bucket_that_was_away_for_longer_than_all_tries_gets_everything_when_it_is_back(
+    faults: Faults, cluster: None, tmp_path: Path
+) -> None:
+    space = {"steps": 5, "notes": str(tmp_path)}
+    config = behind("back", tmp_path, sync_timeout=150)
+    fit = Fit(tune.Tuner(notes_steps, param_space=space, run_config=config))
+    wait_for(tmp_path / "0")
+    faults.is_down = True
+    (tmp_path / "go").touch()
+    wait_for(tmp_path / "4")
+    end_s = time.monotonic() + TIMEOUT_S
+    while not any(node.error for node in status(f"{URL}/back").nodes):
+        assert time.monotonic() < end_s, "no try to send has failed"
+        time.sleep(0.5)
+    found = status(f"{URL}/back")
+    assert found.staged_count >= 4
+    assert found.failed_count == 0
+    faults.is_down = False
+    (result,) = fit.end()
+    assert result.error is None
+    assert len(published("back")) == 5
+    with result.checkpoint.as_directory() as local:
+        assert whole_digest(local) == result.metrics["digest"]
 
 
 def test_settings_count_in_tune_run_too(faults: Faults, cluster: None, tmp_path: Path) -> None:

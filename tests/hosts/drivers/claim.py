@@ -1,7 +1,8 @@
 """Starts or restores a run and prints its end, also when another run is in its way.
 
-``claim.py fit NAME START_AT STEPS PAUSE_S [TOLD_AT]`` (NAME "-": Ray's default name; START_AT:
-seconds since the epoch at which to begin; TOLD_AT: see ``trainables``), ``claim.py restore PATH``.
+``claim.py fit NAME START_AT STEPS PAUSE_S [TOLD_AT [WAIT_FOR]]`` (NAME "-": Ray's default name;
+START_AT: seconds since the epoch at which to begin; TOLD_AT: see ``trainables``; WAIT_FOR: for
+``SyncConfig``), ``claim.py restore PATH``.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ import ray
 from ray import tune
 
 from tests.hosts.drivers.trainables import train_n, whole_digest
-from tune_sync import RunConfig
+from tune_sync import RunConfig, SyncConfig
 
 TRAINABLE = tune.with_resources(train_n, {"cpu": 0.5})
 
 
 def new_run(
-    name: str, start_at_s: str, steps: str, pause_s: str, told_at: str = "-1"
-) -> tune.Tuner:
-    config = RunConfig(name=None if name == "-" else name, verbose=0)
+    name: str, start_at_s: str, steps: str, pause_s: str, told_at: str = "-1",
+    wait_for: str = "stored",
+) -> tune.Tuner:  # fmt: skip
+    config = RunConfig(
+        name=None if name == "-" else name, verbose=0, sync_config=SyncConfig(wait_for=wait_for)
+    )
     settings = {"steps": int(steps), "pause_s": float(pause_s), "told_at": int(told_at)}
     return tune.Tuner(TRAINABLE, param_space={"settings": settings}, run_config=config)
 
