@@ -101,6 +101,18 @@ def test_the_copy_is_sent_as_what_was_reported_when_its_writers_node_is_gone(
     assert json.loads(seal.read_text())["staged_as"] == upload.attempt
 
 
+def test_why_a_report_has_no_replica_is_told_until_one_has(
+    tmp_path: Path, home: Shaky, writer: NodeSender, peer: Peer
+) -> None:
+    told: list[str] = []
+    made = staging(tmp_path, home, writer, peer, may_wait=False, tell=told.append)
+    report_here_alone(made, peer)
+    assert told == [f"{FIRST}: [Errno 28] not now"]
+    for checkpoint in (SECOND, FIRST):
+        report(made, checkpoint, BODY)
+        assert told[1:] == [""], "each is told once"
+
+
 def confirmed(copies: StagedCopies, upload: CheckpointUpload) -> Seal:
     """The seal, once its digests are known."""
     end_s = time.monotonic() + CONFIRM_TIMEOUT_S
