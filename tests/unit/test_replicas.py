@@ -268,6 +268,16 @@ def test_who_reads_elsewhere_reads_the_copy_until_it_is_published(
     third.end()
 
 
+@pytest.mark.parametrize("path", ["../../../evil", "/tmp/evil", "a/../../data/evil", "evil\0"])
+@pytest.mark.parametrize("room", ["memory", "disk"])
+def test_a_copy_with_a_file_elsewhere_is_refused_before_it_begins(
+    peer: Peer, room: Room, path: str
+) -> None:
+    with pytest.raises(PathRefusedError):
+        peer.replicas.begin(FIRST, "0" * 32, {"one": 1, path: 4}, room)
+    assert not [*peer.memory.rglob("data"), *peer.disk.rglob("data")]
+
+
 def test_of_an_earlier_try_nothing_stays(peer: Peer) -> None:
     name = "0" * 32
     key = f".tune_sync/staging/{FIRST}/{name}/data/old"
