@@ -20,6 +20,9 @@ from tune_sync.fastpath import Slots
 from tune_sync.fastpath.torch_saver import Saver
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+GPU_CYCLES = 1_000_000_000  # half a second
+NOT_ON_GPU = {"quantized"}  # whatever the device
+ASKS_THE_GPU = {"one_that_saves_itself"}  # as it is pickled
 
 
 @pytest.fixture(params=["in shared memory", "on disk"])
@@ -62,9 +65,22 @@ def test_it_loads_as_weights_only(name: str, target: Path, saver: Saver) -> None
     assert outline(torch.load(target, weights_only=True)) == outline(value)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", sorted(set(BUILDS) - {"meta"}))
-def test_the_fast_way_is_taken(name: str, target: Path, saver: Saver) -> None:
-    saver.save(BUILDS[name]("cpu"), target)
+def test_the_fast_way_is_taken(name: str, device: str, target: Path, saver: Saver) -> None:
+    """From a GPU it is not waited for: the call returns while what was queued before runs."""
+    value = BUILDS[name](device)
+    if device == "cuda":
+        for _ in range(2):  # making a slot waits for the GPU
+            saver.save(value, target)
+        torch.cuda._sleep(GPU_CYCLES)
+        before = torch.cuda.Event()
+        before.record()
+    pending = saver.save_async(value, target)
+    if device == "cuda":
+        assert not before.query() or name in ASKS_THE_GPU, "the call waited for the GPU"
+        assert not pending.done() or name in NOT_ON_GPU | ASKS_THE_GPU
+    pending.result()
     checksums = {i.CRC for i in zipfile.ZipFile(target).infolist() if "/data/" in i.filename}
     assert checksums <= {0}
 

@@ -80,3 +80,9 @@ def saved_digests(cluster: Cluster, trial_id: str) -> dict[int, str]:
             if note["trial_id"] == trial_id:
                 found[note["step"]] = note["digest"]
     return found
+
+
+def said(cluster: Cluster, host: str, text: str) -> bool:
+    """Whether a process of a host has logged something."""
+    logs = cluster.host(host).path("/tmp/ray").glob("session_2*/logs/worker-*")
+    return any(text in log.read_text(errors="replace") for log in logs)

@@ -15,16 +15,20 @@ import pytest
 
 from tests.bed import Cluster, DriverError
 from tests.bed.cable import CLOSED_FROM
+from tests.bed.ray_node import PYTHONPATH
 from tests.fastpath.certificates import make_certificates
+from tests.hosts.drivers.hostile import CANARY
 from tests.hosts.searches import (
     DRIVERS,
     assert_sound,
     nodes,
+    said,
     search,
     stored_digests,
     wait_for,
 )
-from tests.hosts.test_faults import experiment, searching
+from tests.hosts.test_faults import RESULTS, experiment, searching
+from tests.local.test_metrics_export import PACKAGES
 from tune_sync.fastpath import Tls
 
 pytestmark = pytest.mark.hosts
@@ -45,8 +49,10 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
 
 @pytest.fixture(scope="module")
 def whole_cluster(tls: Tls) -> Iterator[Cluster]:
-    shared = [tls.key.parent]
-    with Cluster(worker_count=2, worker_cpus=1, head_cpus=0, shared=shared) as running:
+    packages = PACKAGES.resolve()  # with them Ray exports metrics
+    env = {"PYTHONPATH": f"{PYTHONPATH}:{packages}", "RAY_metrics_report_interval_ms": "1000"}
+    shared = [tls.key.parent, packages]
+    with Cluster(worker_count=2, worker_cpus=1, head_cpus=0, shared=shared, env=env) as running:
         yield running
 
 
@@ -218,8 +224,50 @@ def test_each_transport_brings_the_bytes_and_status_names_it(
     assert stored_digests(trial) == {row["step"]: row["digest"] for row in trial["reported"]}
     home, worker = sorted(status["nodes"], key=lambda n: n["host"] != cluster.addresses["head"])
     assert (home["transports"], worker["transports"]) == ([transport], [])
+    sent_to = f"replicas go to node {home['node']} by '{transport}'"
+    assert said(cluster, "w1", sent_to)
     # The object store needs no port of ours; and within TLS, who connects speaks first.
     assert greetings == ([""] if transport == "tcp" else [])
+
+
+REFUSED = {"PathRefusedError", "ImmutableError", "DamagedError", "NotWholeError"}
+NOT_THERE = {"FileNotFoundError", "KeyError", "False"}
+
+
+@pytest.mark.slow
+def test_strangers_and_hostile_calls_of_another_host_change_nothing(cluster: Cluster) -> None:
+    name = "hostile"
+    root, go_on = experiment(cluster, name), cluster.host("w1").expand("~/go_on")
+    cluster.exec("w1", ["rm", "-f", go_on])
+    trials = [{**SETTINGS, "steps": 4, "host": "w1", "told_at": 2}]
+    sync = {**by("tcp"), "max_bandwidth_bytes_per_s": None}
+    with searching(cluster, name=name, sync=sync, trials=trials) as running:
+        try:
+            wait_for(lambda: len(published(root)) == 2 or running.done(), "two checkpoints")
+            (state,) = root.glob("*/checkpoint_000001/state.json")
+            checkpoint = "/".join(state.parts[-3:-1])
+            told = cluster.drive(
+                "w2", DRIVERS / "hostile_node.py", [f"{RESULTS}/{name}", checkpoint]
+            )
+        finally:
+            cluster.exec("w1", ["touch", go_on])
+    found = running.result()
+    assert told["strangers"].pop("has another token") == "PeerRefusedError"
+    # At most they hear what is said to all who come.
+    assert all(h.isdigit() and int(h) < 256 for h in told["strangers"].values()), told["strangers"]
+    assert told["is brought"], "nothing was read there"
+    for asked in (told["through the door"], told["calls"]):
+        assert {w: e for w, e in asked.items() if e not in REFUSED | NOT_THERE} == {}
+    for host in ("head", "w1"):
+        places = ["/tmp", "/srv", "/dev/shm"]
+        assert cluster.exec(host, ["find", *places, "-name", "*evil*"]).stdout == ""
+        assert not cluster.host(host).path(CANARY).exists(), "what was received was unpickled"
+    assert found["errors"] == []
+    assert_sound(found)
+    (trial,) = found["trials"]
+    assert stored_digests(trial) == {row["step"]: row["digest"] for row in trial["reported"]}
+    folders = cluster.host("head").path("/dev/shm").glob
+    wait_for(lambda: not [*folders("tune_sync-*")], "memory to be free")
 
 
 def test_a_required_transport_whose_port_is_closed_is_an_error_before_training(
@@ -257,10 +305,13 @@ def test_status_names_replicas_and_how_they_came(cluster: Cluster) -> None:
     with searching(cluster, name="status", sync=REPLICATED, trials=trials) as running:
         wait_for(lambda: len(reported(cluster, "status")) >= 2 or running.done(), "two reports")
         status = cluster.drive("w2", DRIVERS / "status.py", ["status"])
+        came = cluster.drive("w2", DRIVERS / "replica_metrics.py", ["status"])
     assert running.result()["errors"] == []
     home, worker = sorted(status["nodes"], key=lambda n: n["host"] != cluster.addresses["head"])
     assert home["transports"] == ["tcp"]
     assert worker["transports"] == []
     assert home["staged_count"] + home["stored_count"] > 0, "the home node sends"
+    assert came.pop(home["host"])["tcp"] >= 2 * FILE_BYTES
+    assert [*came.values()] == [{}, {}], "only there"
     assert worker["replicas_count"] > 0, "and the worker keeps the other copy"
     assert worker["staged_count"] == worker["stored_count"] == 0

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.bed import Cluster
-from tests.hosts.searches import assert_sound, search, stored_digests, wait_for
+from tests.hosts.searches import assert_sound, said, search, stored_digests, wait_for
 from tests.hosts.test_behind import AGENTS, agents
 from tests.hosts.test_faults import another, searching
 from tests.hosts.test_replicated import arriving, reported
@@ -77,12 +77,6 @@ def assert_all(found: dict[str, Any], steps: int) -> None:
         assert [row["step"] for row in trial["reported"]] == list(range(steps))
         assert {row["resumed_at"] for row in trial["reported"]} == {0}, "the trial restarted"
         assert stored_digests(trial) == {row["step"]: row["digest"] for row in trial["reported"]}
-
-
-def said(cluster: Cluster, host: str, text: str) -> bool:
-    """Whether a process of a host has logged something."""
-    logs = cluster.host(host).path("/tmp/ray").glob("session_2*/logs/worker-*")
-    return any(text in log.read_text(errors="replace") for log in logs)
 
 
 def took_s(found: dict[str, Any]) -> list[float]:

@@ -17,7 +17,7 @@ import ray
 from ray import tune
 
 from tests.hosts.searches import wait_for
-from tune_sync import Checkpoint, FastPath, RunConfig, SyncConfig, staged_checkpoint
+from tune_sync import Checkpoint, FastPath, RunConfig, SyncConfig, staged_checkpoint, status
 from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.memory_probe import _room, check_memory
 from tune_sync.agents.names import STAGE
@@ -185,6 +185,8 @@ def looks_after_reports(config: dict[str, Any]) -> None:
                 with suppress(FileNotFoundError):
                     there.append(path.read_text())
         assert f"body {step}" in there, "it is on its own node only"
+    (node,) = status("exp").nodes
+    tune.report({"unreplicated": node.unreplicated.partition(": ")[2]})
 
 
 @pytest.mark.usefixtures("local_ray")
@@ -204,6 +206,7 @@ def test_with_no_other_node_a_replicated_report_waits_for_the_destination(
     (result,) = tune.Tuner(looks_after_reports, run_config=run_config, param_space=space).fit()
     assert result.error is None
     assert len(result.best_checkpoints) == 2
+    assert result.metrics["unreplicated"] == "there is no other node in this cluster"
 
 
 @pytest.mark.usefixtures("local_ray")

@@ -101,6 +101,18 @@ def test_the_copy_is_sent_as_what_was_reported_when_its_writers_node_is_gone(
     assert json.loads(seal.read_text())["staged_as"] == upload.attempt
 
 
+def test_why_a_report_has_no_replica_is_told_until_one_has(
+    tmp_path: Path, home: Shaky, writer: NodeSender, peer: Peer
+) -> None:
+    told: list[str] = []
+    made = staging(tmp_path, home, writer, peer, may_wait=False, tell=told.append)
+    report_here_alone(made, peer)
+    assert told == [f"{FIRST}: [Errno 28] not now"]
+    for checkpoint in (SECOND, FIRST):
+        report(made, checkpoint, BODY)
+        assert told[1:] == [""], "each is told once"
+
+
 def confirmed(copies: StagedCopies, upload: CheckpointUpload) -> Seal:
     """The seal, once its digests are known."""
     end_s = time.monotonic() + CONFIRM_TIMEOUT_S
@@ -254,6 +266,16 @@ def test_who_reads_elsewhere_reads_the_copy_until_it_is_published(
     assert reader.read(f"{FIRST}/two", 0, len(BODY)) == BODY
     assert reader.info(f".tune_sync/manifests/{FIRST}.json") is not None
     third.end()
+
+
+@pytest.mark.parametrize("path", ["../../../evil", "/tmp/evil", "a/../../data/evil", "evil\0"])
+@pytest.mark.parametrize("room", ["memory", "disk"])
+def test_a_copy_with_a_file_elsewhere_is_refused_before_it_begins(
+    peer: Peer, room: Room, path: str
+) -> None:
+    with pytest.raises(PathRefusedError):
+        peer.replicas.begin(FIRST, "0" * 32, {"one": 1, path: 4}, room)
+    assert not [*peer.memory.rglob("data"), *peer.disk.rglob("data")]
 
 
 def test_of_an_earlier_try_nothing_stays(peer: Peer) -> None:

@@ -195,6 +195,8 @@ def test_it_reads_well() -> None:
         f"  node abcdef01 (10.0.0.2): {numbers}; no route",
         "  node 01234567 (10.0.0.3): 0 staged (0.0 MB), 0 sent (0.0 MB), 0 failed",
     ]
+    alone = replace(idle, unreplicated=f"{FIRST}: the other node is full")
+    assert str(alone) == f"{idle}; no replica of {FIRST}: the other node is full"
     away = Status("s3://bucket/exp", error="it does not answer")
     assert str(away).splitlines() == [
         "s3://bucket/exp: unknown whether it runs",

@@ -106,6 +106,7 @@ class RayConnector:
         return Replicating(
             RayReplicator(spec, node, self), agent.is_stored, may_wait=not options.is_planned,
             fails=options.on_sync_error == "raise", timeout_s=options.timeout_s,
+            tell=agent.tell_unreplicated,
         )  # fmt: skip
 
     def _destination(self, spec: Spec) -> Home:

@@ -42,6 +42,7 @@ class ReplicaService:
         self._replicas = replicas
         self._options = options
         self._came_bytes: Counter[str] = Counter()
+        self._unreplicated = ""
         self._door: Door | None = None
         self._door_lock = threading.Lock()
 
@@ -53,6 +54,10 @@ class ReplicaService:
                 self._door = Door(self._options.memory_dir, self._replicas, host, self._options)
                 _say_lacks(self._door.entrance.lacks)
         return self._door.entrance
+
+    def tell_unreplicated(self, why: str) -> None:
+        """Hear which report of this node has no replica, and why; "": it has one after all."""
+        self._unreplicated = why
 
     def _close_replica_door(self) -> None:
         """Let nobody in any more, and give the memory for messages back."""

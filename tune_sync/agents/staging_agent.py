@@ -67,6 +67,10 @@ class RayStagingAgent:
         """See `StagingAgent.wake`."""
         self._handle.wake.remote()
 
+    def tell_unreplicated(self, why: str) -> None:
+        """Have `status` tell which report has no replica, and why. Not waited for."""
+        self._handle.tell_unreplicated.remote(why)
+
     def is_settled(self, attempt: str) -> bool:
         """See `StagingAgent.is_settled`."""
         return bool(self._ask("is_settled", attempt))

@@ -103,12 +103,13 @@ class Replicas:
                 "this node has no memory for checkpoints" if home is None else
                 "staging on this node's disk is full until some of it is sent",
             )  # fmt: skip
+        data = layout.staged_key(checkpoint, guard.attempt(attempt))
+        of_keys = {guard.staged(f"{data}/{path}"): size for path, size in sizes.items()}
         self._discard(checkpoint, attempt, home)
         home.begin_as(checkpoint, attempt)
         try:
-            if isinstance(home, MemoryHome) and sizes:
-                data = layout.staged_key(checkpoint, attempt)
-                home.expect_all({f"{data}/{path}": size for path, size in sizes.items()})
+            if isinstance(home, MemoryHome) and of_keys:
+                home.expect_all(of_keys)
         except BaseException:
             StagedCopies(home.root).remove(checkpoint, attempt)
             raise

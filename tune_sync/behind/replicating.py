@@ -68,6 +68,7 @@ class Replicating:
         may_wait: What is not replicated is sent at once: its report can wait for that.
         fails: A report that has neither fails, where it did not just lack room.
         timeout_s: How long a report waits.
+        tell: Takes which report has no replica, and why; "" once one has been taken since.
         clock: Monotonic seconds.
         sleep: Waits for seconds.
     """
@@ -75,6 +76,7 @@ class Replicating:
     def __init__(
         self, replicator: Replicator, is_stored: Callable[[str], bool], *,
         may_wait: bool = True, fails: bool = True, timeout_s: float = 1800.0,
+        tell: Callable[[str], object] = lambda why: None,
         clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
         self._replicator = replicator
@@ -82,6 +84,7 @@ class Replicating:
         self._may_wait = may_wait
         self._fails = fails
         self._timeout_s = timeout_s
+        self._tell, self._told = tell, ""
         self._clock = clock
         self._sleep = sleep
         self._said_s = float("-inf")
@@ -99,11 +102,14 @@ class Replicating:
         end_s = self._clock() + self._timeout_s
         while True:
             try:
-                return self._replicator.copy(copies, checkpoint, seal)
+                replica = self._replicator.copy(copies, checkpoint, seal)
+                self._tell_once("")
+                return replica
             except _LASTING:
                 raise
             except (NoPeerError, TuneSyncError, OSError) as error:
                 why = error
+            self._tell_once(f"{checkpoint}: {why}")
             has_no_room = isinstance(why, (NoPeerError, StoreFullError))
             if self._is_stored_now(seal.attempt):
                 return None
@@ -123,6 +129,11 @@ class Replicating:
         except Exception as error:  # this node's agent may be starting just now
             logger.debug("the agent of this node does not answer: %s", error)
             return False
+
+    def _tell_once(self, why: str) -> None:
+        if why != self._told:
+            self._told = why
+            self._tell(why)
 
     def _say(self, checkpoint: str, why: Exception) -> None:
         now_s = self._clock()

@@ -30,6 +30,8 @@ class NodeStatus:
         replicas_bytes: Their size.
         transports: How replicas have come to it: "rdma", "mooncake", "tcp" or
             "object_store".
+        unreplicated: The report of this node that no other node has taken a replica of, and why;
+            "" once one has been taken since.
     """
 
     node: str
@@ -44,6 +46,7 @@ class NodeStatus:
     replicas_count: int = 0
     replicas_bytes: int = 0
     transports: tuple[str, ...] = ()
+    unreplicated: str = ""
 
     def __str__(self) -> str:
         oldest = f", the oldest for {self.oldest_unstored_s:.0f} s" if self.staged_count else ""
@@ -55,6 +58,7 @@ class NodeStatus:
             f"{self.stored_count} sent ({_mb(self.stored_bytes)}), {self.failed_count} failed"
             f"{replicas if self.replicas_count or by else ''}"
             f"{f'; {self.error}' if self.error else ''}"
+            f"{f'; no replica of {self.unreplicated}' if self.unreplicated else ''}"
         )
 
 

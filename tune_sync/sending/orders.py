@@ -60,6 +60,8 @@ class News:
         replicas_count: Attempts that are here for the case that another node is lost.
         replicas_bytes: Their size.
         transports: How replicas have come here, since this agent was started: "tcp", say.
+        unreplicated: Which report of this node has no replica now, and why; "" if all went well
+            since.
     """
 
     held: Sequence[str] = ()
@@ -79,6 +81,7 @@ class News:
     replicas_count: int = 0
     replicas_bytes: int = 0
     transports: Sequence[str] = ()
+    unreplicated: str = ""
 
 
 def are_on_nodes(attempts: Collection[str]) -> bool:

@@ -2,7 +2,8 @@
 
 The argument is that of ``search.py``, and: ``make_bucket``; ``copy``: copy a prefix to another one
 first; ``ship``: give workers the driver's settings of the store in their environment;
-``keys_of``: run nothing, only tell the keys below this path; ``scheme``: "s3" or "gs".
+``keys_of``: run nothing, only tell the keys below this path, once its lease is older by ``age_s``;
+``scheme``: "s3" or "gs".
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import ray
 
 from tests.hosts.drivers import trainables
 from tests.hosts.drivers.search import tuner_of
+from tune_sync.layout import LEASE_KEY
 
 # On the driver's host, from when the bucket was looked at and training is about to start.
 BEGUN = Path("/tmp/begun")
@@ -43,6 +45,16 @@ def keys_below(path: str, scheme: str = "s3") -> list[str]:
     plain = plain_s3() if scheme == "s3" else pafs.FileSystem.from_uri(f"{scheme}://{path}")[0]
     found = plain.get_file_info(pafs.FileSelector(path, recursive=True))
     return sorted(f.path.removeprefix(path + "/") for f in found if f.is_file)
+
+
+def let_run_out(path: str, age_s: float) -> None:
+    """As if the driver of an experiment had died so much earlier."""
+    s3, key = plain_s3(), f"{path}/{LEASE_KEY}"
+    held = json.loads(s3.open_input_file(key).readall())
+    for sign in ("heartbeat_s", "heartbeat_up_s"):
+        held[sign] -= age_s
+    with s3.open_output_stream(key) as out:
+        out.write(json.dumps(held).encode())
 
 
 def copy_prefix(source: str, target: str) -> None:
@@ -81,6 +93,8 @@ def main() -> None:
     if "make_bucket" in spec:
         make_bucket(spec["make_bucket"])
     if "keys_of" in spec:
+        if "age_s" in spec:
+            let_run_out(spec["keys_of"], spec["age_s"])
         print("RESULT " + json.dumps({"keys": keys_below(spec["keys_of"])}), flush=True)
         return
     ray.init(log_to_driver=False, runtime_env={"env_vars": settings})

@@ -10,6 +10,7 @@ Fields of the one JSON argument: ``name``; ``steps``; ``fast_path``: for ``FastP
 - ``blob_bytes``; ``pause_s``.
 - ``fail_at``: raise before this step, unless it is the first after a resume; ``hold_at``: go on
   with this step only after a resume.
+- ``restore``: resume the run of this name in place of starting it.
 """
 
 from __future__ import annotations
@@ -132,7 +133,11 @@ def trainable_of(spec: dict[str, Any]) -> Any:
 
 
 def fit(spec: dict[str, Any]) -> str:
-    """Run one trial; returns what went wrong."""
+    """Run one trial, or go on with it; returns what went wrong."""
+    if "restore" in spec:
+        url, trainable = f"{URL}/{spec['name']}", trainable_of(spec)
+        (result,) = tune.Tuner.restore(url, trainable, resume_errored=True).fit()
+        return str(result.error or "")
     space = {} if "ranks" in spec else spec
     config = RunConfig(
         name=spec["name"], sync_config=sync_config(spec), verbose=0,
