@@ -1,4 +1,4 @@
-"""Without a bucket no cloud library is needed, in the driver or in a worker."""
+"""Without a bucket no cloud library is needed: by a driver, a worker, any module, a command."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ sys.meta_path[:] = map(Without, sys.meta_path)
 """
 
 DRIVER = """
-import importlib, json, os, sys
+import contextlib, importlib, io, json, os, pkgutil, sys
 import ray
 from ray import tune
+import tune_sync, tune_sync.cli
 from tune_sync import RunConfig, SyncConfig
 from tests.hosts.drivers.trainables import train_n
 
@@ -51,6 +52,21 @@ def hidden():
         except ImportError as error:
             found.append(str(error))
     return found
+
+def unimported():
+    found = []
+    for module in pkgutil.walk_packages(tune_sync.__path__, "tune_sync."):
+        try:
+            importlib.import_module(module.name)
+        except ImportError as error:
+            found.append(f"{module.name}: {error}")
+    return found
+
+def commanded(*words):
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.suppress(SystemExit):
+        tune_sync.cli.main(words)
+    return told.getvalue()
 
 def trial(config):
     hides = hidden()
@@ -80,6 +96,9 @@ print("RESULT", json.dumps({
     "errors": [str(r.error or "") for r in (result, shared)],
     "hides": [*hidden(), *result.metrics["hides"]],
     "checkpoints": [len(r.best_checkpoints) for r in (again, shared_again)],
+    "unimported": unimported(),
+    "helps": {name: commanded(name, "--help") for name in tune_sync.cli.COMMANDS},
+    "status": commanded("status", sys.argv[1] + "/x"),
     "refused_path": refused(storage_path="s3://bucket/x"),
     "refused": refused(sync_config=SyncConfig(upload_dir="s3://bucket/x")),
     "refused_engine": refused(sync_config=SyncConfig(
@@ -109,6 +128,11 @@ def test_no_cloud_library_is_needed_but_for_a_bucket_which_names_it(tmp_path: Pa
     assert found["errors"] == ["", ""]
     assert found["hides"] == [f"No module named {name!r}" for name in 2 * HIDDEN]
     assert found["checkpoints"] == [2, 2]
+    # The lowest Ray has no such part of Ray Train, and its environment no PyTorch.
+    others = ("'torch'", "'UserCallback'")
+    assert [why for why in found["unimported"] if not any(map(why.__contains__, others))] == []
+    assert all(name in told for name, told in found["helps"].items()) and found["helps"]
+    assert "2" in found["status"], found["status"]
     assert found["refused_path"].startswith("ConfigError")
     refused = found["refused"]
     assert refused.startswith("ConfigError: s3://bucket/x") and "pip install obstore" in refused
