@@ -149,8 +149,8 @@ class NodeAgent(ReplicaService, ReadService):
     def known_runs(self) -> list[KnownRun]:
         """Its run, and how far it is here, for those who ask from outside."""
         node, host = ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
-        replicas = {"transports": list(self._came_by()), "unreplicated": self._unreplicated}
-        news = replace(self._sender.status(), **replicas)
+        news, came_by = self._sender.status(), list(self._came_by())
+        news = replace(news, transports=came_by, unreplicated=self._unreplicated)
         return [KnownRun(self._spec.to_plain(), node, host, news)]
 
     def finish(self, options: Mapping[str, Any] | None = None, home: str = "") -> News | None:
