@@ -270,6 +270,28 @@ def test_strangers_and_hostile_calls_of_another_host_change_nothing(cluster: Clu
     wait_for(lambda: not [*folders("tune_sync-*")], "memory to be free")
 
 
+@pytest.mark.slow
+def test_what_waits_for_its_period_is_on_a_second_host_meanwhile(cluster: Cluster) -> None:
+    root = experiment(cluster, "period")
+    sync = {**REPLICATED, "sync_on_checkpoint": False, "sync_period": 600.0}
+    trials = [{**SETTINGS, "steps": 6, "hold_at": 4}]
+    with searching(cluster, name="period", sync=sync, trials=trials, max_failures=2) as running:
+        wait_for(lambda: len(reported(root)) == 4 or running.done(), "four reports")
+        host = reported(root)[0]["node"]
+        assert "checkpoint_000003" not in published(root), "nothing would be lost"
+        cluster.kill(host)
+        wait_for(lambda: host not in cluster.alive(), "the host to be given up")
+    found = running.result()
+    assert found["errors"] == []
+    assert_sound(found)
+    (trial,) = found["trials"]
+    assert trial["reported"][-1]["resumed_at"] == 4, "it did not go on from its newest"
+    stored, last = stored_digests(trial), {r["step"]: r["digest"] for r in trial["reported"]}
+    assert sorted(last) == list(range(6))
+    assert stored.items() <= last.items()
+    assert 5 in stored and len(stored) < 6, "only the newest travels"
+
+
 def test_a_required_transport_whose_port_is_closed_is_an_error_before_training(
     cluster: Cluster,
 ) -> None:
