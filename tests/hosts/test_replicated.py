@@ -292,6 +292,38 @@ def test_what_waits_for_its_period_is_on_a_second_host_meanwhile(cluster: Cluste
     assert 5 in stored and len(stored) < 6, "only the newest travels"
 
 
+@pytest.mark.slow
+def test_a_host_that_is_lost_before_it_replicates_costs_what_was_not_reported(
+    cluster: Cluster,
+) -> None:
+    """Its report never returned: the trial goes on from the one before, and nothing is missed."""
+    root, go_on = experiment(cluster, "never"), cluster.host("w1").expand("~/go_on")
+    trials = [{**SETTINGS, "steps": 4, "told_at": 2, "hold_at": 3}]
+    for name in cluster.workers:
+        cluster.exec(name, ["rm", "-f", go_on])
+    with searching(
+        cluster, name="never", sync=REPLICATED, trials=trials, max_failures=2
+    ) as running:
+        wait_for(lambda: len(reported(root)) == 2 or running.done(), "two reports")
+        host = reported(root)[0]["node"]
+        (other,) = {"w1", "w2"} - {host}
+        cluster.cut(host)
+        for name in cluster.workers:
+            cluster.exec(name, ["touch", go_on])
+        wait_for(lambda: "checkpoint_000002" in in_memory(cluster, host), "another one")
+        assert not arriving(cluster, "head"), "it was under way"
+        cluster.kill(host)
+        wait_for(lambda: host not in cluster.alive(), "the host to be given up")
+    found = running.result()
+    assert found["errors"] == []
+    assert_sound(found)
+    (trial,) = found["trials"]
+    assert [row["step"] for row in trial["reported"]] == list(range(4)), "one was done twice"
+    assert [row["node"] for row in trial["reported"]] == [host] * 2 + [other] * 2
+    assert trial["reported"][-1]["resumed_at"] == 2
+    assert stored_digests(trial) == {row["step"]: row["digest"] for row in trial["reported"]}
+
+
 def test_a_required_transport_whose_port_is_closed_is_an_error_before_training(
     cluster: Cluster,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.bed.bare import BareHosts
-from tests.bed.host import Host
+from tests.bed.host import Host, send
 from tests.bed.ray_node import REPOSITORY
 
 pytestmark = pytest.mark.hosts
@@ -131,3 +132,28 @@ def test_a_slow_or_lossy_link_is_no_cut_one(bed: BareHosts, loss_pct: float) -> 
     error, seconds, digest = writer.result()
     assert error == "" and home.ask("find k") == digest
     assert seconds > 12 * MIB * 8 / 8e6 > STALL_S
+
+
+def test_the_bench_measures_from_one_host_to_another(bed: BareHosts) -> None:
+    env = {"TUNE_SYNC_TOKEN": "0123456789abcdef" * 2}
+    bench = [sys.executable, "-m", "tune_sync.cli", "bench"]
+    listen = f"{bed.addresses['head']}:0"
+    target = bed.hosts["head"].popen(
+        [*bench, "target", "--transport", "tcp", "--memory", "8MiB", "--listen", listen],
+        env, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert target.stdout is not None
+    address = target.stdout.readline().split()[-1]
+    assert address.startswith(f"{bed.addresses['head']}:")
+    bed.switch.bend("w1", delay_ms=0, rate_mbit=CABLE_MBIT, loss_pct=0)
+    load = ["--duration", "1", "--batch-size", "2", "--block-size", "64KiB", "--threads", "2"]
+    for operation in ("write", "read"):
+        argv = [*bench, "initiator", address, "--operation", operation, *load, "--json"]
+        found = json.loads(bed.hosts["w1"].exec(argv, env).stdout)
+        assert (found["transport"], found["operation"]) == ("tcp", operation)
+        assert 0 < found["moved_bytes"] * 8 / found["seconds"] < CABLE_MBIT * 1e6, (
+            "not by the cable"
+        )
+        assert "CPU here" in target.stdout.readline()
+    send(target, signal.SIGTERM)
+    assert target.wait(60) == 0
