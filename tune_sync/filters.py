@@ -9,7 +9,7 @@ from tune_sync.layout import Kind, Place, checkpoint_name
 from tune_sync.spec import Options
 
 # Names that Ray, editors and libraries use for files in the making; never sent as artifacts.
-TEMPORARY_NAMES = ("checkpoint_tmp*", "save_to_object*", ".tmp*", "tmp*.tmp", "*.lock", "*.tmp")
+TEMPORARY_NAMES = ("checkpoint_tmp*", "save_to_object*", ".tmp*", "*.lock", "*.tmp")
 
 
 def wanted(place: Place, key: str, options: Options, *, is_driver: bool) -> bool:
@@ -27,7 +27,7 @@ def wanted(place: Place, key: str, options: Options, *, is_driver: bool) -> bool
     relative = key.removeprefix(place.trial + "/") if place.trial else key
     if place.kind is Kind.CHECKPOINT:
         return not place.inner or not matches(relative, options.exclude)
-    if place.kind is not Kind.TRIAL_FILE or key == place.trial or is_driver:
+    if place.kind is not Kind.TRIAL_FILE or is_driver:
         return True
     if matches(relative, TEMPORARY_NAMES) or matches(relative, options.exclude):
         return False

@@ -3,7 +3,7 @@
 A *key* is a POSIX path relative to the experiment directory, as Ray lays it out:
 
 ```
-experiment_state-….json, tuner.pkl, …          STATE
+experiment_state-….json, tuner.pkl, …          STATE, as are "" and <trial>
 <trial>/checkpoint_000000/…                    CHECKPOINT
 checkpoint_2026-…/…                            CHECKPOINT of Ray Train by itself (depth 0)
 <trial>/result.json, <trial>/plots/a.png, …    TRIAL_FILE

@@ -48,7 +48,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """One writer's part of a checkpoint, complete and durable in staging.
+    """One writer's part of a checkpoint, complete in staging; durable, but see `boot`.
 
     Attributes:
         attempt: The staging attempt that holds the bytes.

@@ -121,7 +121,7 @@ class Home(Protocol):
         """End a staged file of several chunks, and wait until it is there."""
 
     def seal(self, checkpoint: str, seal: Seal) -> None:
-        """Close an attempt; it is durable on return."""
+        """Close an attempt; durable on return, but for what a node stages: its agent does that."""
 
     def reported_as(self, attempt: str) -> str:
         """What the driver is told of a sealed attempt: its id, and its node if it is not home."""
