@@ -101,7 +101,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         self.uploads = Uploads(lambda report: connector.reported(self.spec, report), check_key)
         self._record = TrainRecord(self.uploads, self._publish, self._remove, spec.options)
         self.files = SentFiles(
-            self._tell_unstored, self._record.storing, lambda: connector.unstored(self.spec)
+            self._tell, self._record.storing, lambda: connector.unstored(self.spec, is_last=False)
         )
         self._reads = Reads()
 
@@ -391,7 +391,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         run, timeout_s = self.run, self.spec.options.timeout_s
         return self.files.stream(self._writable_home(), key, place.kind, run, timeout_s)
 
-    def _tell_unstored(self, key: str, reason: str | None) -> None:
+    def _tell(self, key: str, reason: str | None) -> None:
         if not self.is_driver:
             self.connector.tell_unstored(self.spec, key, reason)
 

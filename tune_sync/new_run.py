@@ -210,6 +210,7 @@ def begin_home(handler: SyncHandler) -> Any:
         TransportMissingError: The transport that is required cannot be used.
     """
     spec = handler.spec
+    handler.files.begin_anew()  # an earlier run may have had this one
     warn_of_left_out(handler)
     if spec.scheme:
         address = start_bucket(storage_options.kept(spec.key) or environment_options())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
@@ -33,6 +34,8 @@ STATE_NAME = "experiment_state"
 SEARCH_NAMES = ("basic-variant-state-", "search_gen_state-", "searcher-state-")
 # In an error. A full disk refuses several files of each trial, for one and the same reason.
 SHOWN_COUNT = 5
+# Before what earlier processes have told is asked for again, if nobody answered.
+ASK_AGAIN_S = 60.0
 
 
 class CopiedStream(FileStream):
@@ -91,7 +94,7 @@ class SentFiles:
         ask: Callable[[], Collection[str]] = tuple,
     ) -> None:  # fmt: skip
         self._tell, self._storing, self._ask = tell, storing, ask
-        self._told, self._has_asked = set[str](), False
+        self._told, self._ask_again_s = set[str](), float("-inf")
         self.unstored: dict[str, str] = {}  # no errors: their frames hold chunks
         self.bodies: dict[str, bytes] = {}
         self._digests: dict[str, str] = {}
@@ -194,9 +197,14 @@ class SentFiles:
                 self._note(entry.key, _digest_at(run, entry.key) or "")
 
     def begin_anew(self) -> None:
-        """Send all again: other processes may have replaced what this one has stored."""
+        """Send all again: other processes may have replaced what this one has stored.
+
+        They may also have told since what they could not store.
+        """
         with self._known:
-            self._digests = {}
+            self._digests, self._changed, self._early = {}, set(), {}
+        with self._asking:
+            self._ask_again_s = float("-inf")
 
     def held(self, key: str, kind: Kind, run: Run) -> HeldFile:
         """A file of the driver that is written later, unless it is on its way or there already.
@@ -264,7 +272,8 @@ class SentFiles:
         """Whether a file of a search may be put now; else it is once a state allows it."""
         with self._known:
             older = self._early.pop(key, None)
-            is_early = not stream.may_come()
+            # The first one goes at once: a state without any would tell that all trials are made.
+            is_early = key in self._digests and not stream.may_come()
             if is_early:
                 self._early[key] = stream, put
         if older is not None:
@@ -282,10 +291,13 @@ class SentFiles:
     def _stored_after_all(self, key: str) -> bool:
         """Whether somebody was told that it is not stored. False the second time."""
         with self._asking:
-            if not self._has_asked:
-                self._has_asked = True
-                with suppress(HomeLostError):  # then `fit()` cannot find out either, and says so
+            if time.monotonic() >= self._ask_again_s:
+                try:
                     self._told.update(self._ask())
+                    self._ask_again_s = float("inf")
+                except Exception as error:  # this file is stored, whatever can be asked
+                    self._ask_again_s = time.monotonic() + ASK_AGAIN_S
+                    logger.debug("what is not stored cannot be asked for: %s", error)
             is_told = key in self._told
             self._told.discard(key)
         return is_told

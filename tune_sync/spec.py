@@ -173,8 +173,12 @@ class Connector(Protocol):
         None for why: it is stored after all.
         """
 
-    def unstored(self, spec: Spec) -> dict[str, str]:
+    def unstored(self, spec: Spec, *, is_last: bool = True) -> dict[str, str]:
         """What trials told: the file's key -> why it is not stored.
+
+        Args:
+            spec: The run's.
+            is_last: It is at its end: it is waited for longer, and told what is not sure.
 
         Raises:
             HomeLostError: It is not known.

@@ -22,7 +22,6 @@ from tests.bed.need import UNSHARE
 TMP = "/tmp"
 PRIVATE_ROOT = "/srv"  # on every Linux, empty on most: homes are made below it
 DEFAULT_HOME = f"{PRIVATE_ROOT}/home"
-START_TIMEOUT_S = 60.0
 EXEC_TIMEOUT_S = 100.0
 GONE_TIMEOUT_S = 60.0
 

@@ -141,7 +141,7 @@ def test_training_goes_on_while_the_store_is_down_and_all_arrives_when_it_is_bac
 ) -> None:
     server = S3Server(f"http://{cluster.addresses['store']}:8333")
     url, faults = start_proxy(cluster, server.endpoint_url)
-    options = {**server.options, "endpoint_url": url, "request_timeout_s": 2, "tries_count": 2}
+    options = {**server.options, "endpoint_url": url, "request_timeout_s": 10, "tries_count": 2}
     sync = {
         "upload_dir": URL, "storage_options": options, "on_sync_error": "continue",
         "sync_timeout": 60,

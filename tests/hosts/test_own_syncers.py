@@ -59,8 +59,8 @@ def assert_mirrored(found: dict[str, Any], steps: range, keep: int) -> None:
 @pytest.mark.parametrize(
     "syncer",
     [
-        "command",
-        pytest.param("callback", marks=pytest.mark.slow),
+        pytest.param("command", marks=pytest.mark.slow),
+        "callback",
         pytest.param("old", marks=pytest.mark.slow),
     ],
 )

@@ -276,8 +276,8 @@ def test_what_waits_for_its_period_is_on_a_second_host_meanwhile(cluster: Cluste
     sync = {**REPLICATED, "sync_on_checkpoint": False, "sync_period": 600.0}
     trials = [{**SETTINGS, "steps": 6, "hold_at": 4}]
     with searching(cluster, name="period", sync=sync, trials=trials, max_failures=2) as running:
-        wait_for(lambda: len(reported(root)) == 4 or running.done(), "four reports")
-        host = reported(root)[0]["node"]
+        wait_for(lambda: len(reported(cluster, "period")) == 4 or running.done(), "four reports")
+        host = reported(cluster, "period")[0]["node"]
         assert "checkpoint_000003" not in published(root), "nothing would be lost"
         cluster.kill(host)
         wait_for(lambda: host not in cluster.alive(), "the host to be given up")
@@ -297,15 +297,15 @@ def test_a_host_that_is_lost_before_it_replicates_costs_what_was_not_reported(
     cluster: Cluster,
 ) -> None:
     """Its report never returned: the trial goes on from the one before, and nothing is missed."""
-    root, go_on = experiment(cluster, "never"), cluster.host("w1").expand("~/go_on")
+    go_on = cluster.host("w1").expand("~/go_on")
     trials = [{**SETTINGS, "steps": 4, "told_at": 2, "hold_at": 3}]
     for name in cluster.workers:
         cluster.exec(name, ["rm", "-f", go_on])
     with searching(
         cluster, name="never", sync=REPLICATED, trials=trials, max_failures=2
     ) as running:
-        wait_for(lambda: len(reported(root)) == 2 or running.done(), "two reports")
-        host = reported(root)[0]["node"]
+        wait_for(lambda: len(reported(cluster, "never")) == 2 or running.done(), "two reports")
+        host = reported(cluster, "never")[0]["node"]
         (other,) = {"w1", "w2"} - {host}
         cluster.cut(host)
         for name in cluster.workers:

@@ -185,7 +185,7 @@ def looks_after_reports(config: dict[str, Any]) -> None:
                 with suppress(FileNotFoundError):
                     there.append(path.read_text())
         assert f"body {step}" in there, "it is on its own node only"
-    (node,) = status("exp").nodes
+    (node,) = status(config["home"] + "/exp").nodes
     tune.report({"unreplicated": node.unreplicated.partition(": ")[2]})
 
 

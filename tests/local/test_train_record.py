@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
@@ -14,12 +13,8 @@ import pytest
 import ray
 import ray.train
 
+from tests.hosts.drivers.ranks import DataParallelTrainer
 from tune_sync import SyncConfig, run_config_kwargs
-
-try:
-    from ray.train.torch import TorchTrainer as Trainer
-except ImportError:  # the environment with the lowest Ray has no PyTorch
-    from ray.train.data_parallel_trainer import DataParallelTrainer as Trainer
 
 try:  # the second generation
     from ray.train import UserCallback
@@ -47,8 +42,6 @@ class Kills(UserCallback):  # type: ignore[misc]
 
 def loop(config: dict[str, Any]) -> None:
     rank, first = ray.train.get_context().get_world_rank(), 0
-    if Trainer.__name__ == "TorchTrainer":
-        assert importlib.import_module("torch.distributed").get_world_size() == RANKS_COUNT
     found = ray.train.get_checkpoint()
     if found is not None:
         with found.as_directory() as folder:
@@ -70,7 +63,7 @@ def trainer(root: Path, notes: Path, on_existing: str) -> Any:
     config = ray.train.RunConfig(
         **kwargs, checkpoint_config=ray.train.CheckpointConfig(num_to_keep=1)
     )
-    return Trainer(
+    return DataParallelTrainer(
         loop,
         train_loop_config={"notes": notes},
         scaling_config=ray.train.ScalingConfig(

@@ -25,7 +25,7 @@ Mount = Callable[..., Path]
 REPORTS_COUNT = 20
 HELD = ("/staging/sealing/", "/x/publishing/checkpoint_000000")
 FIRST = "x/.tune_sync/manifests/*/checkpoint_000000.json"
-PATIENCE_S = 60.0  # a loop that waits is let go then, so that the test ends, and fails
+PATIENCE_S = 200.0  # a loop that waits is let go then, so that the test ends, and fails
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def held_or_not(config: dict[str, Any]) -> None:
         save(0)
         return
     met = Path(config["gate"] + MET)
-    wait_for(lambda: met.stat().st_size >= len(HELD), "the other trials to hang")
+    wait_for(lambda: met.stat().st_size >= len(HELD), "the other trials to hang", PATIENCE_S)
     for step in range(REPORTS_COUNT):
         save(step)
 

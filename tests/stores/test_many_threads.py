@@ -111,11 +111,15 @@ class Uploads:
         self.filesystem, self.directory, self.options = filesystem, directory, options
         self.pool = ThreadPoolExecutor(TASKS_COUNT)
         self.now_count = self.most_count = 0
+        self.all_here = asyncio.Event()
 
     async def upload(self, number: int) -> tuple[int, bool]:
         """How many files of the run were right, and whether the directory came back the same."""
         self.now_count += 1
         self.most_count = max(self.most_count, self.now_count)
+        if self.now_count == TASKS_COUNT:
+            self.all_here.set()
+        await self.all_here.wait()
         loop = asyncio.get_running_loop()
         url = f"{URL}/plain/{uuid.uuid4().hex}"
         with tempfile.TemporaryDirectory() as made:

@@ -41,7 +41,7 @@ class Here:
     def reported(self, spec: Spec, report: Report) -> None:
         pass
 
-    def unstored(self, spec: Spec) -> dict[str, str]:
+    def unstored(self, spec: Spec, *, is_last: bool = True) -> dict[str, str]:
         return self.told
 
     def finish_earlier(self, spec: Spec) -> None:

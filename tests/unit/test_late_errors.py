@@ -47,7 +47,7 @@ class Connected:
     def tell_unstored(self, spec: Spec, key: str, reason: str | None) -> None:
         pass
 
-    def unstored(self, spec: Spec) -> dict[str, str]:
+    def unstored(self, spec: Spec, *, is_last: bool = True) -> dict[str, str]:
         return {}
 
     def reported(self, spec: Spec, report: Report) -> None:

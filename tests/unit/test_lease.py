@@ -199,7 +199,14 @@ def test_the_heartbeat_rests_while_it_is_lost_and_goes_on_when_it_is_handed_back
     with locked(tmp_path / LEASE_KEY):  # and not between a look and a write of the heartbeat
         taken = leave(tmp_path, owner=f"{TIDYING}1", heartbeat_s=2001.0)
     clock.now_s = 3000.0
-    time.sleep(0.1)
+    looks = list[object]()
+
+    def look(file: Path) -> Holder | None:
+        looks.append(file)
+        return read_holder(file)
+
+    monkeypatch.setattr(lease_module, "read_holder", look)
+    wait_for(lambda: len(looks) > 2)
     assert read_holder(tmp_path / LEASE_KEY) == taken
     leave(tmp_path, **asdict(held.left))
     wait_for(lambda: heartbeat_s(tmp_path) == 3000.0)

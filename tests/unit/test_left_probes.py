@@ -15,7 +15,7 @@ from tune_sync.behind.staging_roots import trouble_of
 from tune_sync.homes.shared import site
 from tune_sync.homes.shared.site import check_abilities
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 250.0
 KILLED = """
 import fcntl, os, signal, sys
 from pathlib import Path

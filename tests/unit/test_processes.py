@@ -22,8 +22,10 @@ ctypes.CDLL(None).pthread_exit(None)
 def test_one_that_was_killed_is_gone_before_its_parent_asks_for_it() -> None:
     child = subprocess.Popen(["sleep", "600"])
     start = start_of(child.pid)
-    assert start and not has_ended(child.pid, start)
-    child.send_signal(signal.SIGKILL)
+    try:
+        assert start and not has_ended(child.pid, start)
+    finally:
+        child.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
     assert start_of(child.pid) == start
     assert has_ended(child.pid, start)

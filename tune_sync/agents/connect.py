@@ -17,6 +17,8 @@ from tune_sync.agents.far_copies import RayFarCopies
 from tune_sync.agents.home_agent import (
     HOME,
     NAMESPACE,
+    START_TIMEOUT_S,
+    TELL_TIMEOUT_S,
     ask_unstored,
     begin_agent,
     start_agent,
@@ -165,11 +167,12 @@ class RayConnector:
         if spec.address is not None and spec.address.home_name and ray.is_initialized():
             tell_unstored(spec.address.home_name, spec.where, key, reason)
 
-    def unstored(self, spec: Spec) -> dict[str, str]:
+    def unstored(self, spec: Spec, *, is_last: bool = True) -> dict[str, str]:
         """See `Connector.unstored`."""
         if spec.address is None or not spec.address.home_name or not ray.is_initialized():
             return {}
-        return ask_unstored(spec.address.home_name, spec.where)
+        timeout_s = START_TIMEOUT_S if is_last else TELL_TIMEOUT_S
+        return ask_unstored(spec.address.home_name, spec.where, timeout_s, is_last=is_last)
 
     def reported(self, spec: Spec, report: Report) -> None:
         """See `Connector.reported`."""

@@ -39,7 +39,7 @@ CALL_THREADS = 32
 # A new process of Ray on a busy machine takes seconds, one that needs an environment, a minute.
 START_TIMEOUT_S = 120.0
 # Of files that are not stored an experiment's first so many are named: enough to see what is wrong.
-TOLD_COUNT = 100
+TOLD_COUNT = 10_000
 TELL_TIMEOUT_S = 30.0
 # Of a driver's runs the last so many are found by their names.
 KNOWN_COUNT = 100
@@ -102,7 +102,9 @@ class HomeAgent:
         return root in self._known, found
 
     def note_run(self, where: str, run: KnownRun) -> None:
-        """Note a run of this agent's driver, for those who ask from outside."""
+        """Note a run of this agent's driver, which begins, for those who ask from outside."""
+        for at in [at for at in self._unstored if layout.below(where, at) is not None]:
+            del self._unstored[at]
         self._known.pop(where, None)
         self._known[where] = run
         while len(self._known) > KNOWN_COUNT:
@@ -238,21 +240,29 @@ def tell_unstored(name: str, root: str, key: str, reason: str | None) -> None:
         ray.get(agent.tell_unstored.remote(root, key, reason), timeout=TELL_TIMEOUT_S)
 
 
-def ask_unstored(name: str, root: str) -> dict[str, str]:
-    """What the agent `name` was told of an experiment; a warning if it may have forgotten some.
+def ask_unstored(
+    name: str, root: str, timeout_s: float = START_TIMEOUT_S, *, is_last: bool = True
+) -> dict[str, str]:
+    """What the agent `name` was told of an experiment.
+
+    Args:
+        name: The agent's.
+        root: The experiment directory.
+        timeout_s: How long to wait for its answer.
+        is_last: The run is at its end: a warning tells if the agent may have forgotten some.
 
     Raises:
         HomeLostError: It does not answer.
     """
     try:
         agent = ray.get_actor(name, namespace=NAMESPACE)
-        is_known, found = ray.get(agent.unstored.remote(root), timeout=START_TIMEOUT_S)
+        is_known, found = ray.get(agent.unstored.remote(root), timeout=timeout_s)
     except (ValueError, ray.exceptions.RayError) as error:
         raise HomeLostError(
             f"which of them are not stored is not known, as the home agent does not answer ({error}"
             "); look into the logs of the trials"
         ) from error
-    if not is_known:
+    if not is_known and is_last:
         logger.warning(
             "%s: the home agent was started again; files that trials could not store before that "
             "are named in the logs of the trials only", root,

@@ -18,6 +18,7 @@ from tune_sync.behind.nodes import NodeLostError, Nodes
 from tune_sync.behind.offered_files import OfferedFiles
 from tune_sync.behind.telling import SAY_MEANWHILE_S, Telling
 from tune_sync.errors import LeaseLostError, NotStoredError
+from tune_sync.homes.saved_state import is_state
 from tune_sync.homes.sites import DriverHome
 from tune_sync.homes.state_records import Corrections, NotYetError
 from tune_sync.manifest import Manifest
@@ -362,8 +363,9 @@ class Behind:
 
     def _wrote(self, held: HeldVersion) -> bool:
         try:
-            for write in held.files.values():
-                write()
+            # What a search has made is written after the state that names it, and not without.
+            for key in sorted(held.files, key=lambda key: not is_state(key)):
+                held.files[key]()
         except NotYetError as error:
             self._require(held, error.trial_ids)
             return False

@@ -163,7 +163,8 @@ def _of_node(run: KnownRun, news: News) -> NodeStatus:
     return NodeStatus(
         run.node, run.host, news.left_count, news.left_bytes, news.stored_count,
         news.stored_bytes, len(news.failed), news.left_s, news.error,
-        news.replicas_count, news.replicas_bytes, tuple(news.transports), news.unreplicated,
+        news.replicas_count, news.replicas_bytes, tuple(news.transports),
+        getattr(news, "unreplicated", ""),  # an agent of an older version has none
     )  # fmt: skip
 
 

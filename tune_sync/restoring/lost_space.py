@@ -34,5 +34,5 @@ def check_saved(run: Run) -> None:
     raise ConfigError(
         f"{run.where} has no {STATES}: its run ended before Ray had saved one. There is nothing to "
         "resume, and Ray would begin without its param_space; make the Tuner anew, by the same "
-        "name, or give param_space to the restore"
+        "name, give param_space to the restore, or use restore_or_start"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -286,7 +287,8 @@ class CheckpointUpload:
             self._send_taken(batch)
             self._wait_sent()
             self.flush()
-            now_s = self._sealed_s = max(self._clock(), self._sealed_s)  # clocks are set
+            now_s = max(self._clock(), math.nextafter(self._sealed_s, math.inf))  # clocks are set
+            self._sealed_s = now_s
             seal = Seal(
                 self.attempt, self.rank, now_s, files, directories, ranks_count, metrics=metrics
             )

@@ -9,14 +9,15 @@ from typing import Any
 
 from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket
+from tune_sync.buckets.environment import environment_options
 from tune_sync.buckets.opening import CHECK_TRIES_COUNT, check_bucket, open_bucket
 from tune_sync.buckets.retry import Retry
 from tune_sync.buckets.url import BucketUrl
-from tune_sync.errors import ConfigError, TuneSyncError
+from tune_sync.errors import ConfigError
 from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.homes.bucket.lease import BucketLease, live_holder
 from tune_sync.homes.lease import Holder
-from tune_sync.homes.nested import LEVELS_COUNT
+from tune_sync.homes.nested import LEVELS_COUNT, OR
 from tune_sync.homes.sites import check_format, format_json
 
 
@@ -56,17 +57,20 @@ class BucketSite:
 
     def _refuse_inside_another(self) -> None:
         """As `nested.refuse_nested`; what is below would take a request for each directory."""
+        above_it = [above for above in PurePosixPath(self._url.prefix).parents if above.name]
+        if not above_it or self._leased is not None or self.holds_experiment():
+            return
         url = BucketUrl(self._url.scheme, self._url.bucket)
-        top = open_bucket(url, self._options, Retry(CHECK_TRIES_COUNT))
-        for above in list(PurePosixPath(self._url.prefix).parents)[:LEVELS_COUNT]:
+        quick = {"request_timeout_s": 10.0, **(self._options or environment_options())}
+        top = open_bucket(url, quick, Retry(CHECK_TRIES_COUNT))
+        for above in above_it[:LEVELS_COUNT]:
             is_one = False
-            if above.name:  # an experiment has a name
-                with suppress(TuneSyncError, OSError):  # who may not look there sees none
-                    is_one = top.info(f"{above}/{layout.FORMAT_KEY}") is not None
-            if is_one and self._leased is None and not self.holds_experiment():
+            with suppress(Exception):  # who may not look there, in whatever library, sees none
+                is_one = top.info(f"{above}/{layout.FORMAT_KEY}") is not None
+            if is_one:
                 raise ConfigError(
                     f"{self.where} is inside of {self._url.scheme}://{self._url.bucket}/{above}, "
-                    "which is an experiment; choose another upload_dir, or name"
+                    f"which is an experiment; choose another upload_dir, or name{OR}"
                 )
 
     def look(self) -> list[str]:
