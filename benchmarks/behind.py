@@ -160,7 +160,10 @@ def _range(answers: list[dict[str, Any]]) -> str:
 
 @contextmanager
 def _bench(cases: list[str], net: str, place: str | None) -> Iterator[Bench]:
-    with tempfile.TemporaryDirectory(prefix="ts-behind-", dir=place) as directory:
+    # Agents of its runs may still write there while it goes.
+    with tempfile.TemporaryDirectory(
+        prefix="ts-behind-", dir=place, ignore_cleanup_errors=True
+    ) as directory:
         bench = Bench(Path(directory), cases, net)
         try:
             yield bench

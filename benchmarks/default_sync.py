@@ -124,14 +124,14 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two rounds instead of five")
-    parser.add_argument("--old-python", type=Path, help="Python with Ray 2.6.3; without: no peers")
+    parser.add_argument("--old-python", type=Path, help="Python with Ray 2.6.3; without: not it")
     parser.add_argument("--cases", nargs="*", default=list(MEASURED), choices=list(CASES))
     parser.add_argument("--paths", nargs="*", default=list(PATHS), choices=list(PATHS))
     parser.add_argument("--only", choices=("speed", "memory"))
     arguments = parser.parse_args()
     rounds = 2 if arguments.quick else 5
     old_python = arguments.old_python.absolute() if arguments.old_python else None
-    paths = [p for p in arguments.paths if old_python or not p.startswith(("tcp", "old"))]
+    paths = [p for p in arguments.paths if old_python or p != "old"]
     print(f"{machine()}; {time.strftime('%Y-%m-%d')}")
     if arguments.only != "memory":
         cases = [CASES[name] for name in arguments.cases]

@@ -36,7 +36,7 @@ class Hosts:
     Args:
         cases: What will be sent.
         store_bytes: Size of each object store.
-        old_python: Interpreter of the environment with Ray 2.6.3; None: without it and sockets.
+        old_python: Interpreter of the environment with Ray 2.6.3; None: without it.
     """
 
     def __init__(self, cases: list[Case], store_bytes: int, old_python: Path | None) -> None:
@@ -88,13 +88,12 @@ class Hosts:
         names = [case.name for case in self._cases]
         self.cluster.exec(WORKER, [python, "-c", MAKE_FILES, SOURCES, *names], timeout_s=120)
         self._new = self._helper(HEAD, [python, "-m", "benchmarks.new_ray", WORKER])
-        if self._old_python is None:
-            return
         receiver = self._popen(HEAD, [python, "-m", "benchmarks.tcp", "serve", "/srv/home/tcp"])
         assert receiver.stdout is not None
         receiver.stdout.readline()
         self._tcp = self._helper(WORKER, [python, "-m", "benchmarks.tcp", "send", addresses[HEAD]])
-        self._start_old_ray(self._old_python)
+        if self._old_python is not None:
+            self._start_old_ray(self._old_python)
 
     def _start_old_ray(self, python: Path) -> None:
         addresses, ray = self.cluster.addresses, python.parent / "ray"

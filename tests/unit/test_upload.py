@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -135,6 +136,24 @@ def test_a_file_of_this_node_is_sent_as_it_is(home: CountingHome, tmp_path: Path
     upload.add_file("empty", tmp_path / "empty")
     upload.seal()
     assert published(home, upload) == {"large": source.read_bytes(), "empty": b""}
+
+
+def test_a_file_is_read_into_no_more_of_the_heap_than_it_has(
+    home: CountingHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(home, "keeps_chunks", False)
+    source = tmp_path / "large"
+    source.write_bytes(os.urandom(10 * SMALL_BYTES))
+    upload = CheckpointUpload(home, CHECKPOINT, rank=0)
+    tracemalloc.start()
+    try:
+        upload.add_file("large", source)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    upload.seal()
+    assert most_bytes < source.stat().st_size
+    assert published(home, upload) == {"large": source.read_bytes()}
 
 
 @pytest.mark.parametrize("size_bytes", [10, SMALL_BYTES + 1])

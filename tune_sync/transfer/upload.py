@@ -394,9 +394,9 @@ def _copy_from(source: Path, stream: UploadStream, *, again: bool) -> None:
     # Into memory of our own, and not by mapping the file: if its owner changes it meanwhile, what
     # is digested is still what is sent, and one that shrinks is no crash of this process.
     with open(source, "rb", buffering=0) as file:
-        fits = os.fstat(file.fileno()).st_size <= 2 * DIRECT_BYTES
-        room_bytes = CHUNK_BYTES if again else 2 * DIRECT_BYTES if fits else DIRECT_BYTES
-        room = bytearray(room_bytes) if again else new_pages(room_bytes)
+        has_bytes = os.fstat(file.fileno()).st_size
+        part_bytes = 2 * DIRECT_BYTES if has_bytes <= 2 * DIRECT_BYTES else DIRECT_BYTES
+        room = new_pages(min(CHUNK_BYTES, max(has_bytes, SMALL_BYTES)) if again else part_bytes)
         while size_bytes := file.readinto(room):
             stream.write(memoryview(room)[:size_bytes])
-            room = room if again else new_pages(room_bytes)
+            room = room if again else new_pages(part_bytes)
