@@ -64,7 +64,7 @@ class CheckpointUpload:
         self._streams: WeakSet[UploadStream] = WeakSet()
         self._failure: Exception | None = None
         self._untold: Exception | None = None
-        self._changed, self._sealed_s = True, 0.0
+        self._changed, self._sealed_s = True, 0.0  # each seal is later: clocks are set
         self._ranks_count: int | None = None
         self._metrics: dict[str, Any] | None = None
         self._contents = threading.Condition()
@@ -287,11 +287,9 @@ class CheckpointUpload:
             self._send_taken(batch)
             self._wait_sent()
             self.flush()
-            now_s = max(self._clock(), math.nextafter(self._sealed_s, math.inf))  # clocks are set
-            self._sealed_s = now_s
-            seal = Seal(
-                self.attempt, self.rank, now_s, files, directories, ranks_count, metrics=metrics
-            )
+            self._sealed_s = max(self._clock(), math.nextafter(self._sealed_s, math.inf))
+            given = self.rank, self._sealed_s, files, directories, ranks_count
+            seal = Seal(self.attempt, *given, metrics=metrics)
             self._guarded(lambda: self._home.seal(self._checkpoint, seal))
             self.sealed_bytes = sum(file.size_bytes for file in files)
             return True
