@@ -115,7 +115,9 @@ class SentFiles:
             return self._within(storing, *given)
         if key.startswith(SEARCH_NAMES) and run is not None:
             searched = SearchStream(*given)
-            searched.may_come = run.versions.following()
+            # The first one goes at once: a state without any would tell that all trials are made.
+            if key in self._digests or run.saved_trials:
+                searched.may_come = run.versions.following()
             return searched
         if not key.startswith(STATE_NAME):
             return FileStream(*given)
@@ -272,8 +274,7 @@ class SentFiles:
         """Whether a file of a search may be put now; else it is once a state allows it."""
         with self._known:
             older = self._early.pop(key, None)
-            # The first one goes at once: a state without any would tell that all trials are made.
-            is_early = key in self._digests and not stream.may_come()
+            is_early = not stream.may_come()
             if is_early:
                 self._early[key] = stream, put
         if older is not None:

@@ -49,6 +49,8 @@ def test_it_is_known_with_whoever_writes_where(
     assert connector.unstored(spec) == {KEY: "no room", **inside}
     connector.tell_unstored(spec, KEY, None)
     assert connector.unstored(spec) == inside
+    note_run(spec)  # the next one there, of the same driver
+    wait_for(lambda: connector.unstored(spec) == {}, "what was told of the one before to go")
 
 
 def test_an_agent_that_has_ended_is_no_proof_that_all_is_stored(

@@ -77,6 +77,24 @@ def test_state_that_cannot_be_written_holds_nobody_up_and_is_written_later(behin
     assert in_time == [True] * 3, "whoever offers it waits for the write"
 
 
+def test_what_a_search_has_made_is_written_after_the_state_that_names_it(behind: Behind) -> None:
+    wrote: list[str] = []
+    fails, search = [OSError("no room")], "basic-variant-state-1.json"
+
+    def state() -> None:
+        if fails:
+            raise fails.pop()
+        wrote.append("state")
+
+    # As Ray copies them. The control loop offers both before the other thread looks.
+    with behind._tables:
+        behind.offer(search, lambda: wrote.append("search"), is_state=True)
+        behind.offer("experiment_state-1.json", state, is_state=True, names=True)
+    behind.flush(TIMEOUT_S)
+    assert wrote == ["state", "search"]
+    assert not fails
+
+
 def test_what_someone_removed_from_the_destination_is_lost_once_a_trial_wants_it(
     behind: Behind, tmp_path: Path
 ) -> None:

@@ -43,7 +43,7 @@ class Driver:
         self.files = SentFiles()
         self.run: Any = SimpleNamespace(
             home=self.home, publisher=told, state_written=told.state_written, begun=True,
-            corrections=Corrections(), versions=self.versions, behind=None,
+            corrections=Corrections(), versions=self.versions, behind=None, saved_trials=(),
         )  # fmt: skip
 
     def copy(self, key: str, number: int) -> None:
@@ -74,6 +74,19 @@ def test_it_waits_for_the_state_that_was_made_with_it(driver: Driver) -> None:
     assert driver.there() == ("1", "1")
     driver.copy(STATE, 2)
     assert driver.there() == ("2", "2")
+
+
+def test_the_first_one_of_a_search_goes_at_once_and_of_one_that_is_resumed_waits(
+    tmp_path: Path,
+) -> None:
+    for name, trials, there in (("new", (), "1"), ("resumed", ("a trial",), "")):
+        driver = Driver(tmp_path / name)
+        driver.run.saved_trials = trials
+        driver.versions.made()
+        driver.copy(SEARCH, 1)
+        assert driver.there() == ("", there)
+        driver.copy(STATE, 1)
+        assert driver.there() == ("1", "1")
 
 
 def test_where_there_is_no_room_for_state_it_stays_as_it_is(driver: Driver) -> None:

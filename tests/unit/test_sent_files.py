@@ -254,6 +254,13 @@ def test_the_error_of_many_files_stays_short_and_says_how_many() -> None:
     assert text.count("make room") == 5
 
 
+def send(files: SentFiles, home: LocalHome, body: bytes) -> None:
+    """As a trial does, which is no driver."""
+    stream = files.stream(home, KEY, Kind.TRIAL_FILE, None, TIMEOUT_S)
+    stream.write(body)
+    stream.close()
+
+
 def test_a_file_that_is_stored_after_all_is_told_once_whichever_process_failed(
     tmp_path: Path,
 ) -> None:
@@ -263,11 +270,6 @@ def test_a_file_that_is_stored_after_all_is_told_once_whichever_process_failed(
     def tell(key: str, reason: str | None) -> None:
         calls.append(key)
         told[key] = reason
-
-    def send(files: SentFiles, home: LocalHome, body: bytes) -> None:
-        stream = files.stream(home, KEY, Kind.TRIAL_FILE, None, 10.0)
-        stream.write(body)
-        stream.close()
 
     home = LocalHome(tmp_path)
     first = SentFiles(tell, ask=lambda: [key for key, why in told.items() if why])
@@ -283,3 +285,33 @@ def test_a_file_that_is_stored_after_all_is_told_once_whichever_process_failed(
     later = SentFiles(tell, ask=lambda: [key for key, why in told.items() if why])
     send(later, home, b"3")
     assert told == {KEY: None} and len(calls) == 4
+
+
+def test_what_another_process_told_since_is_asked_for_after_a_change_of_process(
+    tmp_path: Path,
+) -> None:
+    told: dict[str, str | None] = {}
+    files = SentFiles(told.__setitem__, ask=lambda: [key for key, why in told.items() if why])
+    home = LocalHome(tmp_path)
+    send(files, home, b"1")
+    told[KEY] = "another process had no room"
+    send(files, home, b"2")
+    assert told[KEY]
+    files.begin_anew()
+    send(files, home, b"2")
+    assert told == {KEY: None}
+
+
+def test_a_file_is_stored_whatever_the_home_agent_answers(tmp_path: Path) -> None:
+    asked = []
+
+    def ask() -> list[str]:
+        asked.append(KEY)
+        raise RuntimeError("Ray is going down")
+
+    files, home = SentFiles(ask=ask), LocalHome(tmp_path)
+    send(files, home, b"1")
+    send(files, home, b"2")
+    assert (tmp_path / KEY).read_bytes() == b"2"
+    assert not files.unstored
+    assert len(asked) == 1
