@@ -136,6 +136,7 @@ def test_hosts_store_into_a_bucket_of_googles_and_new_ones_go_on_from_it(cluster
         assert names == [f"checkpoint_00000{last}"] * 2
 
 
+@pytest.mark.slow
 def test_training_goes_on_while_the_store_is_down_and_all_arrives_when_it_is_back(
     cluster: Cluster,
 ) -> None:

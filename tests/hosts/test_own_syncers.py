@@ -56,14 +56,8 @@ def assert_mirrored(found: dict[str, Any], steps: range, keep: int) -> None:
     assert at_mirror(found) == set(found["published"])
 
 
-@pytest.mark.parametrize(
-    "syncer",
-    [
-        pytest.param("command", marks=pytest.mark.slow),
-        "callback",
-        pytest.param("old", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("syncer", ["command", "callback", "old"])
 def test_what_a_syncer_has_sent_from_the_drivers_host_comes_back_when_its_disk_is_lost(
     cluster: Cluster, syncer: str
 ) -> None:
