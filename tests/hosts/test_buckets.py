@@ -103,6 +103,7 @@ def test_a_new_cluster_goes_on_from_the_url_and_from_a_copy(
 GOOGLE_URL = "gs://bucket/results"
 
 
+@pytest.mark.slow  # tests/stores has it on one machine
 def test_hosts_store_into_a_bucket_of_googles_and_new_ones_go_on_from_it(cluster: Cluster) -> None:
     server = start_google(cluster)
     workers = ("head", "w1", "w2")
