@@ -15,8 +15,9 @@ from tune_sync.spec import Spec
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
-# An agent answers within milliseconds, unless its node is on its way out.
-ANSWER_TIMEOUT_S = 10.0
+# An agent answers within milliseconds, unless its node is on its way out, or sends so much that an
+# answer stands behind seconds of it.
+ANSWER_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
