@@ -389,12 +389,12 @@ class UploadStream:
 
 def _copy_from(source: Path, stream: UploadStream, *, again: bool) -> None:
     """Write all of a file; with `again`, each chunk from the same memory."""
-    # Into memory of our own, and not by mapping the file: if its owner changes it meanwhile, what
-    # is digested is still what is sent, and one that shrinks is no crash of this process.
+    # Not by mapping the file, whose owner may change it: what is digested has to be what is sent.
     with open(source, "rb", buffering=0) as file:
         has_bytes = os.fstat(file.fileno()).st_size
         part_bytes = 2 * DIRECT_BYTES if has_bytes <= 2 * DIRECT_BYTES else DIRECT_BYTES
-        room = new_pages(min(CHUNK_BYTES, max(has_bytes, SMALL_BYTES)) if again else part_bytes)
+        most = min(CHUNK_BYTES, max(has_bytes, SMALL_BYTES))
+        room = bytearray(most) if again else new_pages(part_bytes)
         while size_bytes := file.readinto(room):
             stream.write(memoryview(room)[:size_bytes])
             room = room if again else new_pages(part_bytes)
