@@ -38,7 +38,7 @@ READ_THREADS = 4
 CALL_THREADS = 32
 # A new process of Ray on a busy machine takes seconds, one that needs an environment, a minute.
 START_TIMEOUT_S = 120.0
-# Of files that are not stored an experiment's first so many are named: enough to see what is wrong.
+# Of files that are not stored so many of an experiment are known, so that memory is bounded.
 TOLD_COUNT = 10_000
 TELL_TIMEOUT_S = 30.0
 # Of a driver's runs the last so many are found by their names.

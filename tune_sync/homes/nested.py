@@ -17,7 +17,7 @@ from tune_sync.errors import ConfigError
 # A name has few parts; and what is there may be a large tree of somebody else's.
 LEVELS_COUNT = 3
 LOOKED_AT_COUNT = 1000
-OR = ", or remove that one if it holds nothing"
+OR_REMOVE_IT = ", or remove that one if it holds nothing"
 
 
 def refuse_nested(root: Path, setting: str) -> None:
@@ -30,12 +30,14 @@ def refuse_nested(root: Path, setting: str) -> None:
     for above in root.parents:
         if _is_experiment(above):
             raise ConfigError(
-                f"{root} is inside of {above}, which is an experiment; choose another {setting}{OR}"
+                f"{root} is inside of {above}, which is an experiment; choose another {setting}"
+                f"{OR_REMOVE_IT}"
             )
     for below in itertools.islice(_below(root), LOOKED_AT_COUNT):
         if _is_experiment(below):
             raise ConfigError(
-                f"{root} is around {below}, which is an experiment; choose another {setting}{OR}"
+                f"{root} is around {below}, which is an experiment; choose another {setting}"
+                f"{OR_REMOVE_IT}"
             )
 
 

@@ -17,7 +17,7 @@ from tune_sync.errors import ConfigError
 from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.homes.bucket.lease import BucketLease, live_holder
 from tune_sync.homes.lease import Holder
-from tune_sync.homes.nested import LEVELS_COUNT, OR
+from tune_sync.homes.nested import LEVELS_COUNT, OR_REMOVE_IT
 from tune_sync.homes.sites import check_format, format_json
 
 
@@ -70,7 +70,7 @@ class BucketSite:
             if is_one:
                 raise ConfigError(
                     f"{self.where} is inside of {self._url.scheme}://{self._url.bucket}/{above}, "
-                    f"which is an experiment; choose another upload_dir, or name{OR}"
+                    f"which is an experiment; choose another upload_dir, or name{OR_REMOVE_IT}"
                 )
 
     def look(self) -> list[str]:
