@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,19 @@ from tests.unit.test_node_sender import Shaky
 from tune_sync.behind.node_sender import NodeSender
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.run import Run
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """pytest's; one in shared memory with `in_shared_memory`. A part of that has to be free,
+
+    which is more than many a disk has.
+    """
+    if request.node.get_closest_marker("in_shared_memory") is None:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

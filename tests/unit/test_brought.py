@@ -30,6 +30,8 @@ from tune_sync.homes.store import Info
 from tune_sync.reading.brought import IDLE_S, SAY_S, STEP_BYTES, BroughtCopies, Source
 from tune_sync.reading.holders import Holders
 
+pytestmark = pytest.mark.in_shared_memory
+
 BODY = bytes(range(256)) * 8192  # 2 MiB: not among the small files that come together
 READERS_COUNT = 8
 MEMORY_BYTES = 64 << 20

@@ -25,6 +25,8 @@ from tune_sync.errors import HomeLostError, PeerLostError, TransportMissingError
 from tune_sync.fastpath.transports import Limits, TcpTransport, Transport
 from tune_sync.spec import Options
 
+pytestmark = pytest.mark.in_shared_memory
+
 AUTO, TCP, RDMA = (Options(transport=name) for name in ("auto", "tcp", "rdma"))
 SOON = Limits(connect_timeout_s=0.5, stall_timeout_s=0.5)
 

@@ -15,6 +15,8 @@ from tune_sync.behind.node_disk import remove_made
 from tune_sync.fastpath import Slot, Slots, placing
 from tune_sync.transfer.upload import CheckpointUpload
 
+pytestmark = pytest.mark.in_shared_memory
+
 __all__ = ["make"]  # a fixture
 
 # More than the sender's thread writes beside the checkpoints at any moment.

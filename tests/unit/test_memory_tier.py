@@ -22,6 +22,8 @@ from tune_sync.layout import STAGING_DIR
 from tune_sync.sending.orders import Orders
 from tune_sync.transfer.upload import CheckpointUpload
 
+pytestmark = pytest.mark.in_shared_memory
+
 BODY = bytes(range(256)) * 40  # of two files each
 REPOSITORY = Path(__file__).parents[2]
 THIRD = "t/checkpoint_000002"

@@ -19,6 +19,8 @@ from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.homes.store import Info
 
+pytestmark = pytest.mark.in_shared_memory
+
 __all__ = ["node", "store"]  # fixtures
 
 

@@ -16,6 +16,8 @@ from tune_sync.behind.replicas import Room
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.transfer.upload import CheckpointUpload
 
+pytestmark = pytest.mark.in_shared_memory
+
 __all__ = ["home", "peer"]  # fixtures
 
 AHEAD_S = 300.0

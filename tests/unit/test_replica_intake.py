@@ -22,6 +22,8 @@ from tune_sync.fastpath.transports.shelf import StillReachedError
 from tune_sync.homes.home import Piece
 from tune_sync.layout import staged_key
 
+pytestmark = pytest.mark.in_shared_memory
+
 TOKEN, ATTEMPT, CHECKPOINT = b"t" * 32, "0" * 32, "t/checkpoint_000000"
 WAIT_S = 60.0
 

@@ -34,6 +34,8 @@ from tune_sync.manifest import Seal
 from tune_sync.sending.orders import Orders
 from tune_sync.transfer.upload import CheckpointUpload
 
+pytestmark = pytest.mark.in_shared_memory
+
 CONFIRM_TIMEOUT_S = 20.0
 
 
