@@ -145,6 +145,13 @@ def two_in_flight(run: Run) -> None:
     run.state(C0, C1)
 
 
+def a_log_makes_the_directory_of_its_trial(run: Run) -> None:
+    run.sent_behind(SENT, ONE)
+    run.log("trial_z/result.json", b'{"step": 1}\n')
+    run.place(SENT, ONE)
+    run.record(SENT)
+
+
 def ends_before_all_is_recorded(run: Run) -> None:
     run.publish(C0, ONE)
     run.stage(C1, TWO)
@@ -168,6 +175,7 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
         use_an_unrecorded_name_again, use_an_unrecorded_name_again_for_what_looks_the_same,
         empty_checkpoint,
         deleted_by_hand, deleted_by_hand_before_it_is_recorded, two_in_flight,
+        a_log_makes_the_directory_of_its_trial,
         ends_before_all_is_recorded, ranks_sent_behind_a_dead_driver,
     )
 }  # fmt: skip

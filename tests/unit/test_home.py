@@ -146,7 +146,7 @@ def test_nothing_becomes_visible_once_another_run_took_over(tmp_path: Path) -> N
         ):
             with pytest.raises(LeaseLostError, match="this run must stop"):
                 act()
-        assert home.info("trial") is None
+        assert home.list("trial", recursive=True) == []
     finally:
         lease.release()
         successor.release()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.unit.test_inner_runs import HALF, INNER, WHOLE, site, write
+from tune_sync import layout
 from tune_sync.agents.connect import RayConnector
 from tune_sync.agents.home_agent import HomeAgent
 from tune_sync.buckets.url import parse_bucket_url
 from tune_sync.errors import LeaseLostError
+from tune_sync.homes.inner_runs import note_inner
 from tune_sync.homes.shared.site import SharedSite
 from tune_sync.homes.sites import LocalSite, Site
 from tune_sync.inner import inner_spec
@@ -59,3 +62,28 @@ def test_so_it_is_through_the_home_agent(tmp_path: Path) -> None:
     with pytest.raises(LeaseLostError, match="no longer owned by this run"):
         agent.call(*where, "begin", HALF)
     second.close()
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_where_it_writes_survives_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    site = (SharedSite if is_shared else LocalSite)(tmp_path / "exp")
+    run = Run.open(site, "error", 30.0, 1)
+    fsync, synced = os.fsync, set[str]()
+
+    def noting(descriptor: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    try:
+        note_inner(run.home, INNER)
+        assert str(tmp_path / "exp" / layout.INTERNAL_DIR) in synced, "where its note is"
+        spec = inner_of(site, run.owner)
+        home = RayConnector().home(Spec.from_plain(spec.to_plain()))
+        home.publish(WHOLE, False, [write(home, WHOLE, is_sealed=True)])
+        inner = tmp_path / "exp" / INNER
+        assert {str(inner), str(inner.parent), str(tmp_path / "exp")} <= synced
+    finally:
+        run.close()

@@ -94,6 +94,8 @@ class Committer(Records):
         self.store.sync(layout.parent(data))  # or a power cut might leave the seal without them
         if not self._has_later(checkpoint, seal):  # this call may come again, late
             self._replace(layout.seal_key(checkpoint, seal.attempt), to_json(seal))
+        # Durable together with what is above: where it goes, or a log might make that, unsynced.
+        self.store.make_dir(layout.parent(checkpoint))
         self._sync_above(layout.attempt_key(checkpoint, seal.attempt))
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
@@ -189,7 +191,7 @@ class Committer(Records):
                 if found is None or there is None or replace(there, key=incoming) != found:
                     raise
         if durable:
-            self.store.sync(layout.parent(key))
+            self._sync_above(key)
 
     # After a crash
 
@@ -383,7 +385,7 @@ class Committer(Records):
             self._sync_above(intent)
             self._drop_intents(checkpoint, keep=intent)
         self._set_aside(checkpoint)
-        if self.store.info(layout.parent(checkpoint)) is None:
+        if self.store.info(layout.parent(checkpoint)) is None:  # somebody has removed it
             self.store.make_dir(layout.parent(checkpoint))
             self._sync_above(checkpoint)
         self.store.rename(f"{layout.parent(intent)}/data", checkpoint)

@@ -19,7 +19,7 @@ from tune_sync.errors import DamagedError, ImmutableError
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.lease import check_owner
 from tune_sync.homes.recorded import LiveSnapshot, recorded
-from tune_sync.homes.store import Info, LocalStore
+from tune_sync.homes.store import Info, LocalStore, sync_with_all_above
 from tune_sync.layout import manifest_key
 from tune_sync.manifest import Conflicts, FileEntry, Seal
 
@@ -179,6 +179,7 @@ class LocalHome(ReadsAll):
         self.store = LocalStore(root)
         self._owner = owner
         self._depth = checkpoint_depth
+        self._has_durable_root = leased_root in (None, root)
         self.committer = Committer(self.store, owner, self._fence)
         self._over: dict[str, None] = {}  # files that came in, or were given up
 
@@ -284,6 +285,9 @@ class LocalHome(ReadsAll):
         self._fence()
         guard.attempt(seal.attempt)
         self.committer.seal(guard.checkpoint(checkpoint, self._depth), seal)
+        if not self._has_durable_root:  # of an experiment `Site.prepare` sees to that
+            sync_with_all_above(self.root)
+            self._has_durable_root = True
 
     def reported_as(self, attempt: str) -> str:
         """See `Home.reported_as`."""
