@@ -11,6 +11,8 @@ from tune_sync.errors import ConfigError
 CHDIR = "RAY_CHDIR_TO_TRIAL_DIR"
 # Of Ray: how many characters of a trial's name and settings its directory is called by.
 LONGEST, LONGEST_COUNT = "TUNE_MAX_LEN_IDENTIFIER", "130"
+# Of Ray: that it makes no loggers of its own for `result.json` and the like.
+NO_LOGGERS = "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"
 LOG_LEVEL = "TUNE_SYNC_LOG_LEVEL"
 # What has to do with a run goes below "ray", which Ray shows on the driver; the rest needs no Ray.
 LOGGERS = ("ray.tune_sync", "tune_sync")
@@ -38,3 +40,8 @@ def longest_trial_name() -> int:
 def trials_work_elsewhere() -> bool:
     """Whether Ray leaves the working directory of this driver's trials as it is."""
     return os.environ.get(CHDIR) == "0"
+
+
+def makes_loggers() -> bool:
+    """Whether Ray writes the results of each trial to its files, though no user asks for it."""
+    return os.environ.get(NO_LOGGERS) != "1"

@@ -136,6 +136,10 @@ def test_what_no_state_names_is_gone_on_from_and_stays_as_it_is(
     assert warnings == []
     known = [(Path(c.path).name, metrics["step"]) for c, metrics in result.best_checkpoints]
     assert known == [(checkpoint_name(number), number) for number in range(STEPS)]
+    rows = result.metrics_dataframe
+    assert list(zip(rows["training_iteration"], rows["step"], strict=True)) == [
+        (number + 1, number) for number in range(STEPS)
+    ], "also of those that were reported since the state was saved"
 
 
 def test_tune_run_goes_on_from_what_no_state_names(local_ray: None, tmp_path: Path) -> None:

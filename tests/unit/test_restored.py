@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -95,6 +96,7 @@ def test_of_metrics_that_nobody_knows_only_counts_are_made_up_as_far_as_they_are
         "from": "last result", "score": 0.5, "training_iteration": 7, "time_total_s": 3.5,
         "checkpoint_dir_name": checkpoint_name(0),
     }  # fmt: skip
+    experiment.log(MINE, 7)
     experiment.publish(MINE, 0, 1, 2)
     forget_metrics(experiment, 1, None)
     forget_metrics(experiment, 2, {"score": 0.9, "time_total_s": 0.1})
@@ -103,7 +105,15 @@ def test_of_metrics_that_nobody_knows_only_counts_are_made_up_as_far_as_they_are
     counts = {"time_total_s": 3.5, "config": trial.config}
     assert found[1].metrics == {"training_iteration": 8, **counts}
     assert found[2].metrics == {"training_iteration": 9, "score": 0.9, **counts}
-    assert [f"{MINE}/{checkpoint_name(1)}: nobody knows" in line for line in warnings] == [True]
+    unknown, lost = warnings
+    assert f"{MINE}/{checkpoint_name(1)}: nobody knows" in unknown
+    assert f"{MINE}: 1 rows of result.json between training_iteration 7 and 9" in lost
+    rows = (experiment.root / MINE / "result.json").read_text().splitlines()
+    assert [json.loads(row)["training_iteration"] for row in rows] == [7, 9]
+    assert json.loads(rows[-1]) == {
+        "training_iteration": 9, "score": 0.9, **counts, "trial_id": "1",
+        "checkpoint_dir_name": checkpoint_name(2),
+    }  # fmt: skip
 
 
 def test_what_was_reported_before_the_last_result_has_a_lower_count(experiment: Experiment) -> None:

@@ -128,6 +128,12 @@ def result_of(trial: Any, checkpoint: Any, metrics: dict[str, Any] | None) -> An
     return _TrainingResult(checkpoint=checkpoint, metrics={**known, "config": trial.config})
 
 
+def row_of(trial: Any, result: Any) -> dict[str, Any]:
+    """The row that Ray's loggers write of a result."""
+    name = result.checkpoint.path.rpartition("/")[2]
+    return {"trial_id": trial.trial_id, _CHECKPOINT_NAME: name, **result.metrics}
+
+
 def index_of(trial: Any) -> int:
     """The highest number that Ray says was used; the trial's next save gets the one after it."""
     return int(trial.storage.current_checkpoint_index)
