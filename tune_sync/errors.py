@@ -93,7 +93,7 @@ class StoreFullError(StoreError, OSError):
 
 
 class StoreDeniedError(StoreError, PermissionError):
-    """The bucket refuses these credentials, or this user may not write to the directory."""
+    """The bucket refuses these credentials, or this user may not read or write what is named."""
 
 
 class StoreUnreachableError(StoreError, ConnectionError):

@@ -223,6 +223,17 @@ def test_torn_and_unreadable_ones_are_passed_over_with_a_warning(
     assert [checkpoint_name(3) in line for line in warnings if "does not count" in line] == [True]
 
 
+def test_a_manifest_with_a_name_that_no_file_can_have_costs_its_own_checkpoint_alone(
+    experiment: Experiment,
+) -> None:
+    trial = experiment.trial(saved=[0, 1])
+    experiment.publish(MINE, 0, 1)
+    record = experiment.root / manifest_key(f"{MINE}/{checkpoint_name(1)}")
+    record.write_text(record.read_text().replace("model", 300 * "m"))
+    experiment.adopt(trial)
+    assert goes_on_from(trial) == 0
+
+
 def test_no_number_that_is_there_is_given_again(
     experiment: Experiment, warnings: list[str]
 ) -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.unit.restored_run import MINE, Experiment
+from tune_sync.errors import StoreDeniedError
 from tune_sync.homes.store import free_bytes
 
 REPOSITORY = Path(__file__).parents[2]
@@ -145,7 +150,8 @@ for call in (lambda: store.make_dir("d"), lambda: store.write_at("x", 0, b"x"), 
         call()
     except StoreDeniedError as error:
         text = str(error)
-        assert sys.argv[1] in text and "let this user write" in text and error.errno == 13, text
+        assert "let this user read and write" in text, text
+        assert sys.argv[1] in text and error.errno == 13, text
     else:
         raise SystemExit("not refused")
 """
@@ -153,6 +159,53 @@ for call in (lambda: store.make_dir("d"), lambda: store.write_at("x", 0, b"x"), 
     command = [sys.executable, "-c", body, str(closed)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def storage_of_nobody() -> Iterator[Path]:
+    """A directory that another user reaches, too; pytest's own ones are of one user alone."""
+    with tempfile.TemporaryDirectory() as storage:
+        yield Path(storage)
+
+
+@pytest.mark.parametrize(
+    "closed",
+    [
+        ".tune_sync/format.json", ".tune_sync/lease.json", ".tune_sync/lease.lock", ".tune_sync",
+        ".tune_sync/staging", f".tune_sync/manifests/{MINE}",
+        f".tune_sync/manifests/{MINE}/checkpoint_000001.json", f"{MINE}/checkpoint_000001",
+        "experiment_state-1.json",
+    ],
+)  # fmt: skip
+def test_who_may_not_read_what_is_restored_is_told_what_and_what_to_do(
+    storage_of_nobody: Path, closed: str
+) -> None:
+    there = Experiment(storage_of_nobody)
+    there.publish(MINE, 0, 1)
+    (there.root / ".tune_sync/staging").mkdir(exist_ok=True)
+    (there.root / "experiment_state-1.json").write_text('{"trial_data": []}')
+    there.run.lease.leave()
+    (there.root / closed).chmod(0)
+    with as_nobody(storage_of_nobody), pytest.raises(StoreDeniedError) as refused:
+        found = Experiment(storage_of_nobody, "resume")
+        found.adopt(found.trial(MINE, (0, 1)))
+    assert str(there.root / closed) in str(refused.value)
+    assert "let this user read and write there" in str(refused.value)
+
+
+@contextmanager
+def as_nobody(storage: Path) -> Iterator[None]:
+    """Another user than root, to whom all below `storage` belongs."""
+    if os.geteuid() != 0:
+        yield
+        return
+    for path in (storage, *storage.rglob("*")):
+        os.chown(path, 65534, 65534)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 def test_a_read_only_directory_of_all_nodes_names_its_own_setting(tmp_path: Path) -> None:

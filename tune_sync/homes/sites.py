@@ -199,11 +199,12 @@ class LocalSite:
             make_directory(self.root, self.setting)
         store.make_dir(layout.INTERNAL_DIR)
         file = self.root / layout.FORMAT_KEY
-        if not file.is_file() or not file.stat().st_size:  # a power cut may leave it empty
-            sync_with_all_above(self.root)
-            self.put(layout.FORMAT_KEY, format_json())
-            return
-        check_format(file.read_bytes(), str(file), self.where)
+        with store.room(file):
+            if not file.is_file() or not file.stat().st_size:  # a power cut may leave it empty
+                sync_with_all_above(self.root)
+                self.put(layout.FORMAT_KEY, format_json())
+                return
+            check_format(file.read_bytes(), str(file), self.where)
 
     def put(self, key: str, data: bytes) -> None:
         """See `Site.put`."""
@@ -212,10 +213,11 @@ class LocalSite:
     def is_ours(self) -> bool:
         """See `Site.is_ours`."""
         file = self.root / layout.FORMAT_KEY
-        if not file.is_file():
-            return False
-        check_format(file.read_bytes(), str(file), self.where)
-        return True
+        with LocalStore(self.root).room(file):
+            if not file.is_file():
+                return False
+            check_format(file.read_bytes(), str(file), self.where)
+            return True
 
     def holds_experiment(self) -> bool:
         """See `Site.holds_experiment`."""
@@ -223,7 +225,8 @@ class LocalSite:
 
     def live_holder(self) -> Holder | None:
         """See `Site.live_holder`."""
-        return live_holder(self.root)
+        with LocalStore(self.root).room(self.root / layout.LEASE_KEY):
+            return live_holder(self.root)
 
     def move_aside(self, seen: Holder | None) -> str:
         """See `Site.move_aside`."""

@@ -31,6 +31,9 @@ SYNCFS_FROM_FILES = 64
 # Before Linux 5.8 it says nothing of bytes that could not be written (syncfs(2)).
 SYNCFS_TELLS = [int(n) for n in re.findall(r"\d+", os.uname().release)[:2]] >= [5, 8]
 
+# Of what is surely not there: also of a name that no file can have. Not of links in a circle: an
+# automount that fails says the same.
+_NOWHERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 _FULL = {
     errno.ENOSPC: "no space left", errno.EDQUOT: "quota used up", errno.EROFS: "mounted read-only",
 }  # fmt: skip
@@ -59,7 +62,7 @@ class Store(Protocol):
     """What `commit` needs of a place that keeps bytes.
 
     Every verb raises `PathRefusedError` for a key that leaves the root, `StoreFullError` where
-    there is no room or all is read-only, `StoreDeniedError` where this user may not change it,
+    there is no room or all is read-only, `StoreDeniedError` where this user may not use it,
     `FileNotFoundError` where a key is needed and missing, and `OSError` for the rest.
     """
 
@@ -122,8 +125,11 @@ class LocalStore:
         """See `Store.info`."""
         try:
             found = self.path(key).stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        except OSError as error:
+            if error.errno in _NOWHERE:
+                return None
+            self._refuse_denied(error, self.path(key))
+            raise
         is_dir = stat.S_ISDIR(found.st_mode)
         return Info(key, is_dir, 0 if is_dir else found.st_size, found.st_mtime)
 
@@ -132,17 +138,24 @@ class LocalStore:
         """See `Store.list`."""
         try:
             names = sorted(os.listdir(self.path(key)))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        except OSError as error:
+            if error.errno in _NOWHERE:
+                return []
+            self._refuse_denied(error, self.path(key))
+            raise
         found = (self.info(f"{key}/{name}" if key else name) for name in names)
         return [info for info in found if info is not None]
 
     @disk.reopened
     def read(self, key: str, offset_bytes: int = 0, length_bytes: int | None = None) -> bytes:
         """See `Store.read`."""
-        with open(self.path(key), "rb") as file:
-            file.seek(offset_bytes)
-            return file.read(-1 if length_bytes is None else length_bytes)
+        try:
+            with open(self.path(key), "rb") as file:
+                file.seek(offset_bytes)
+                return file.read(-1 if length_bytes is None else length_bytes)
+        except PermissionError as error:
+            self._refuse_denied(error, self.path(key))
+            raise
 
     @disk.reopened
     def make_dir(self, key: str) -> None:
@@ -266,6 +279,18 @@ class LocalStore:
                 return False
         return False
 
+    def _refuse_denied(self, error: OSError, path: Path) -> None:
+        """Raise StoreDeniedError if that is why: it names the file that this user may not use."""
+        if not isinstance(error, PermissionError):
+            return
+        named = [name for name in (error.filename, error.filename2) if isinstance(name, str)]
+        raise StoreDeniedError(
+            error.errno,
+            f"user {os.geteuid()} may not use {' or '.join(named) or path}: {error.strerror}; what "
+            f"is stored is intact; let this user read and write there, or choose another "
+            f"{self.setting}",
+        ) from error
+
     @contextmanager
     def room(self, path: Path, need_bytes: int = 0) -> Iterator[None]:
         """Turn "full", "read-only" and "denied" into errors that say what to do.
@@ -281,13 +306,8 @@ class LocalStore:
             yield
         except StoreError:  # said so already
             raise
-        except PermissionError as error:
-            raise StoreDeniedError(
-                error.errno,
-                f"user {os.geteuid()} may not use {path}: {error.strerror}; what is stored is "
-                f"intact; let this user write there, or choose another {self.setting}",
-            ) from error
         except OSError as error:
+            self._refuse_denied(error, path)
             reason = _FULL.get(error.errno or 0)
             if reason is None:
                 raise
