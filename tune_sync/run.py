@@ -69,13 +69,16 @@ class Run:
         self.lease.acquire(may_take=OWN.may_replace, goes_on=lambda: not self.is_left)
         self.behind: Behind | None = None
         self._watched = WatchedCommitter(self.home.committer)
-        self.publisher = Publisher(self._watched, site.where, self.home.publish_at_once)
+        try:
+            self.publisher = Publisher(self._watched, site.where, self.home.publish_at_once)
+        except BaseException:  # no more threads; a lease that nobody gives back beats for ever
+            self.lease.hand_back()
+            raise
         self._latest: dict[str, tuple[str, frozenset[str]]] = {}
         self._timeout_s, self._strict = timeout_s, strict
         self.refused = Refused()
-        self._published_early: set[str] = set()
-        self._taken, self._let_go = set[str](), set[str]()  # published by any run; let go by Ray
-        self._visible: set[str] = set()  # of what is taken, what Ray has not let go
+        self._published_early, self._let_go = set[str](), set[str]()  # the latter by Ray
+        self._taken, self._visible = set[str](), set[str]()  # published by any run; not let go
         self.corrections = Corrections()
         self.versions = Versions()
         self.in_use: Callable[[], Collection[str]] = frozenset
@@ -228,8 +231,7 @@ class Run:
 
     def retire_unused(self) -> None:
         """`retire_later` what Ray has let go and is not in use any more."""
-        due = sorted(self._let_go.difference(self.in_use())) if self._let_go else ()
-        for checkpoint in due:
+        for checkpoint in sorted(self._let_go.difference(self.in_use())) if self._let_go else ():
             self._let_go.remove(checkpoint)
             self.retire_later(checkpoint)
 
@@ -278,11 +280,7 @@ class Run:
         metrics: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """`publish`, if one of these attempts is still in staging. Someone is about to load it."""
-        if self.behind is not None and are_on_nodes(attempts):
-            if not self.behind.is_known(checkpoint):
-                self.publish(checkpoint, strict, attempts, metrics)
-                self._published_early.update(attempts)
-        elif self._awaits_placing(checkpoint, attempts):
+        if self._awaits_placing(checkpoint, attempts):
             self.publish(checkpoint, strict, attempts, metrics)
             self._published_early.update(attempts)
         if self.behind is not None:
@@ -381,6 +379,8 @@ class Run:
         return self.home.info(layout.manifest_key(checkpoint)) is not None
 
     def _awaits_placing(self, checkpoint: str, attempts: Collection[str]) -> bool:
+        if self.behind is not None and are_on_nodes(attempts):
+            return not self.behind.is_known(checkpoint)
         if self.home.in_place:
             return bool(attempts) and checkpoint not in self._taken
         staged = self.home.committer.attempts(layout.parent(checkpoint))
