@@ -12,7 +12,13 @@ from tune_sync.buckets import engines
 from tune_sync.buckets.bucket import MAX_OBJECT_BYTES, Capabilities, ObjectInfo
 from tune_sync.buckets.opening import open_bucket
 from tune_sync.buckets.url import parse_bucket_url
-from tune_sync.errors import ConfigError, NotWholeError, PathRefusedError, TuneSyncError
+from tune_sync.errors import (
+    ConfigError,
+    ImmutableError,
+    NotWholeError,
+    PathRefusedError,
+    TuneSyncError,
+)
 from tune_sync.homes.bucket import streams as bucket_streams
 from tune_sync.homes.bucket.home import OVER_KEPT_COUNT, SEALED_KEPT_COUNT, BucketHome
 from tune_sync.homes.bucket.staging import BEGUN, SEAL, final_key, mark_key
@@ -240,3 +246,20 @@ def test_rays_marker_is_looked_for_until_it_is_seen(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(bucket, "info", lambda key: pytest.fail(f"a look at {key}"))
     found = home.info(MARKER)
     assert found is not None and not found.is_dir
+
+
+@pytest.mark.parametrize(("inside", "depth"), [("", 1), ("trial/inner", 0)])
+def test_a_directory_that_holds_published_checkpoints_is_not_removed_as_such(
+    inside: str, depth: int
+) -> None:
+    bucket = MemoryBucket()
+    manifest = f"{inside}/.tune_sync/manifests/{C0 if depth else 'checkpoint_000000'}.json"
+    for key in (f"{inside}/checkpoint_000000/x" if inside else f"{C0}/x", manifest):
+        bucket.put(key.lstrip("/"), b"{}")
+    before = bucket.list("")
+    with pytest.raises(ImmutableError, match="checkpoint_000000: delete its checkpoints first"):
+        BucketHome(bucket).remove("trial")
+    assert bucket.list("") == before
+    bucket.delete([manifest.lstrip("/")])
+    BucketHome(bucket).remove("trial")
+    assert bucket.list("") == []

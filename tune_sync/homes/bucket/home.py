@@ -128,7 +128,11 @@ class BucketHome(ReadsAll):
             return
         guard.plain(key, self._depth)
         self._fence()
-        self.bucket.delete([*(found.key for found in self.bucket.list(key)), key])
+        below = [found.key for found in self.bucket.list(key)]
+        if below:
+            manifests = self.bucket.list(f"{layout.MANIFESTS_DIR}/{key}")
+            guard.removable(key, [*below, *(found.key for found in manifests)])
+        self.bucket.delete([*below, key])
 
     def begin(self, checkpoint: str) -> str:
         """See `Home.begin`."""
