@@ -181,16 +181,18 @@ def test_a_panic_of_a_library_is_an_error_like_others(monkeypatch: pytest.Monkey
 
 def test_empty_directories_are_there_to_be_asked_for() -> None:
     home = BucketHome(MemoryBucket())
-    for number, directories in enumerate([("empty",), ()]):
-        checkpoint = f"trial/checkpoint_00000{number}"
+    almost_ours = ".tune_sync-x/checkpoint_000000"
+    empty = {C0: ("empty",), "trial/checkpoint_000001": (), almost_ours: ()}
+    for checkpoint, directories in empty.items():
         attempt = home.begin(checkpoint)
         home.seal(checkpoint, Seal(attempt, 0, 1.0, (), directories))
         home.publish(checkpoint, False, [attempt])
     found = home.info(f"{C0}/empty")
     assert found is not None and found.is_dir
     assert [e.key for e in home.list(C0, True)] == [f"{C0}/empty"]
-    only_itself = home.info("trial/checkpoint_000001")
-    assert only_itself is not None and only_itself.is_dir
+    for alone in ("trial/checkpoint_000001", almost_ours):
+        only_itself = home.info(alone)
+        assert only_itself is not None and only_itself.is_dir
     assert home.info(f"{C0}/none") is None and home.info("trial/checkpoint_000002") is None
 
 

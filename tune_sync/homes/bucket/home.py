@@ -296,7 +296,7 @@ class BucketHome(ReadsAll):
         return [entry for entry in listed if entry.is_dir or entry.stored]
 
     def _empty_dir(self, key: str) -> Info | None:
-        if not key or key.startswith(layout.INTERNAL_DIR):
+        if not key or layout.below(layout.INTERNAL_DIR, key) is not None:
             return None
         place = layout.classify(key, checkpoint_depth=self._depth)
         manifest = self.committer.manifest(place.checkpoint) if place.checkpoint else None
