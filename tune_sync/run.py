@@ -190,8 +190,9 @@ class Run:
             checkpoint, strict=strict, attempts=attempts, metrics=metrics
         )
         self.note_latest(checkpoint, attempts)
-        self._taken.add(checkpoint)
-        self._visible.add(checkpoint)
+        if self.home.in_place:  # else nobody asks, and there may be very many
+            self._taken.add(checkpoint)
+            self._visible.add(checkpoint)
         record_later = self.behind.accept_placed if self.behind else self.publisher.record_later
         record_later(placed.manifest)
         return tuple(placed.conflicts)
@@ -368,8 +369,7 @@ class Run:
 
     def note_refused(self) -> None:
         """Tell of what was placed and turned out to be refused. Makes no request."""
-        found = self.publisher.refused()
-        self.refused.tell({f"{self.root}/{c}": error for c, error in found.items()})
+        self.refused.tell({f"{self.root}/{c}": e for c, e in self.publisher.refused().items()})
 
     def _is_published(self, checkpoint: str, is_on_nodes: bool) -> bool:
         if self.behind is not None and (is_on_nodes or self.behind.is_known(checkpoint)):

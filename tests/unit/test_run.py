@@ -151,6 +151,17 @@ def test_a_start_without_room_for_threads_gives_the_lease_back(
     start(root, runs)
 
 
+def test_on_a_disk_no_name_of_what_was_published_is_kept_in_memory(
+    root: Path, runs: list[Run]
+) -> None:
+    run = start(root, runs)
+    run.publish(CHECKPOINT, False, [sealed(run.home.committer, {"a": b"1"})])
+    run.flush(TIMEOUT_S)
+    assert not run._taken and not run._visible
+    with pytest.raises(ImmutableError):
+        run.publish(CHECKPOINT, False, [sealed(run.home.committer, {"a": b"2"})])
+
+
 def test_a_run_of_this_process_that_never_began_makes_way(root: Path, runs: list[Run]) -> None:
     first = start(root, runs)
     second = start(root, runs)

@@ -122,7 +122,7 @@ class Restored:
             ray_records.forget(trial)
         else:
             logger.info("%s: %s is newer than the saved state", trial, newest)
-        self._run.note_latest(layout.below(str(self._run.root), newest) or "")
+        self._run.note_latest(ray_records.key_at(self._run, newest))
         for result in whole:
             ray_records.register(trial, result)
 
@@ -187,7 +187,7 @@ class Restored:
         return self._key_of(current) if current and current.checkpoint else ""
 
     def _key_of(self, result: Any) -> str:
-        return layout.below(str(self._run.root), result.checkpoint.path) or ""
+        return ray_records.key_of(self._run, result)
 
     def _key(self, trial: Any, number: int) -> str:
         return f"{ray_records.directory_of(trial)}/{layout.checkpoint_name(number)}"
