@@ -1,9 +1,11 @@
 """Which keys the verbs of a home may touch. Pure.
 
-A home's verbs may be called from any process of the cluster. Bytes go into staging alone, and
-what is visible changes by `commit` alone: a published checkpoint can be deleted as a whole and
-not be changed, and what is ours (`.tune_sync`) is out of reach, but for notes of two kinds: see
-`plain`.
+A home's verbs may be called from any process of the cluster. Bytes go into staging alone, and get
+their place by `commit` alone: a published checkpoint can be deleted as a whole and not be changed.
+Directories are made, and other files removed, in their place. What is ours (`.tune_sync`, at the
+top) is out of reach, but for notes of two kinds: see `plain`. That of an experiment inside of a
+trial's directory is kept by the home of that one, and for this one it is files of the trial: those
+of a trial that ran one in its own directory are artifacts.
 """
 
 from __future__ import annotations

@@ -364,8 +364,8 @@ class Run:
         self._give(self.lease.leave)
 
     def check_lease(self) -> None:
-        """The fence, for the control loop: makes no request."""
-        getattr(self.lease, "check_known", self.lease.check)()
+        """The fence, for the control loop; see `RunLease.check_known`."""
+        self.lease.check_known()
 
     def note_refused(self) -> None:
         """Tell of what was placed and turned out to be refused. Makes no request."""

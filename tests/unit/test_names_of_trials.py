@@ -1,4 +1,4 @@
-"""A trial's directory is not named like anything else, and is forgotten when the trial has ended."""
+"""A trial's directory is not named like anything else, and is forgotten once it has ended."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_a_directory_in_use_is_refused_with_who_uses_it(
 def test_a_start_without_room_for_threads_gives_the_lease_back(
     root: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = threading.Thread.start
+    begin, before = threading.Thread.start, set(threading.enumerate())
 
     def start_some(thread: threading.Thread) -> None:
         if thread.name == "tune_sync-delete":
@@ -147,7 +147,8 @@ def test_a_start_without_room_for_threads_gives_the_lease_back(
         start(root, runs)
     monkeypatch.undo()
     assert read_holder(root / LEASE_KEY) is None
-    assert "tune_sync-lease" not in {thread.name for thread in threading.enumerate()}
+    begun = set(threading.enumerate()) - before
+    assert "tune_sync-lease" not in {thread.name for thread in begun}
     start(root, runs)
 
 

@@ -193,7 +193,7 @@ class LocalHome(ReadsAll):
         return self.store.info(key)
 
     def list(self, key: str, recursive: bool) -> list[Info]:
-        """See `Home.list`. Ours (`.tune_sync`) is not listed."""
+        """See `Home.list`. Ours (`.tune_sync`, at the top) is not listed."""
         found = []
         for entry in self.store.list(key):
             if entry.key == layout.INTERNAL_DIR:

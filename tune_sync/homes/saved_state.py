@@ -2,7 +2,7 @@
 
 When Ray cannot restore, it logs that and starts the experiment afresh. `saved_trials` reads the
 state before Ray does, and `check_restored` compares: a run that was to be resumed and is not
-stops before it writes anything.
+stops before a trial begins. What crashes left in staging has been published or dropped by then.
 """
 
 from __future__ import annotations
@@ -119,6 +119,7 @@ def check_restored(where: str, saved: Collection[TrialNames], running: Iterable[
         missing = sorted({names.trial_id for names in saved} - set(running))
         raise DamagedError(
             f"Ray did not restore trials {', '.join(missing)} of {where}, and was about to start "
-            "afresh; nothing was changed. Its log says why: see 'Failed to restore the run state'. "
+            "afresh; no trial was begun, and what is published is there. Its log says why: see "
+            "'Failed to restore the run state'. "
             "With tune.run, on_existing='resume' needs resume=True beside it"
         )

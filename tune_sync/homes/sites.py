@@ -47,6 +47,9 @@ class RunLease(Protocol):
     def check(self) -> None:
         """The fence."""
 
+    def check_known(self) -> None:
+        """The fence, for each step of the control loop: makes no request of a bucket."""
+
     def release(self) -> None:
         """Give it back."""
 
@@ -112,7 +115,7 @@ class Site(Protocol):
         """Whether tune_sync has written there. Raises as `prepare` does for another version."""
 
     def holds_experiment(self) -> bool:
-        """Whether an experiment ran there: it has a state file, or a published checkpoint."""
+        """Whether one ran there: it has a state, a `trainer.pkl`, or a published checkpoint."""
 
     def live_holder(self) -> Holder | None:
         """Who has it now."""
@@ -283,7 +286,7 @@ def put_whole(store: Store, key: str, data: bytes) -> None:
 
 
 def holds_experiment(root: Path) -> bool:
-    """Whether an experiment ran in `root`: it has a state file, or a published checkpoint."""
+    """See `Site.holds_experiment`, of the directory `root`."""
     for _ in range(LOOK_TRIES):
         with suppress(FileNotFoundError):  # it is being moved aside just now
             return _holds_experiment(root)
