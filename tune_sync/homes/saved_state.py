@@ -7,7 +7,6 @@ stops before a trial begins. What crashes left in staging has been published or 
 
 from __future__ import annotations
 
-import fnmatch
 import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -16,16 +15,12 @@ from typing import Any
 from tune_sync.environment import longest_trial_name
 from tune_sync.errors import DamagedError
 from tune_sync.homes.sites import DriverHome
+from tune_sync.layout import is_state
 
 STATES = "experiment_state-*.json"
 # What Ray puts "_" for in the name of a trial's directory; older versions did so for the first
 # three alone.
 _REPLACED = str.maketrans(dict.fromkeys('/()<>:"\\|?*', "_"))
-
-
-def is_state(name: str) -> bool:
-    """Whether a file at the top of an experiment is a state."""
-    return fnmatch.fnmatchcase(name, STATES)
 
 
 @dataclass(frozen=True, slots=True)
