@@ -14,7 +14,7 @@ from tune_sync.behind.behind import Behind
 from tune_sync.behind.nodes import Nodes
 from tune_sync.errors import AskedTwiceError, ImmutableError, NotStoredError
 from tune_sync.homes.inner_runs import recover_inner
-from tune_sync.homes.recorded import Recovery, newest_of
+from tune_sync.homes.recorded import newest_of
 from tune_sync.homes.recovery_log import log_forgotten, log_recovery
 from tune_sync.homes.saved_state import TrialNames, saved_trials
 from tune_sync.homes.saved_train import go_by_record, retire_unnamed
@@ -145,7 +145,7 @@ class Run:
 
     def recover(self, *, waits: bool = False, is_train: bool = False) -> None:
         """Publish what earlier runs have left in staging, or drop it; `waits`: nodes come later."""
-        found: Recovery = self.home.committer.recover(strict=self._strict, waits=waits)
+        found = self.home.committer.recover(strict=self._strict, waits=waits)
         found += recover_inner(self._site, self.home, self.owner, strict=self._strict, resumes=True)
         log_recovery(self.where, found)
         if is_train:

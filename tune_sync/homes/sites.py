@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
-from typing import Any, Protocol
+from typing import Protocol
 
 from tune_sync import layout
 from tune_sync.errors import (
@@ -25,7 +25,7 @@ from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.lease import Holder, Lease, in_use, live_holder, locked
 from tune_sync.homes.mounts import FSTAB, missing_mount
 from tune_sync.homes.nested import refuse_nested
-from tune_sync.homes.recorded import Snapshot
+from tune_sync.homes.recorded import Commits, Reads, Snapshot
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import LocalStore, Store, sync_with_all_above
 from tune_sync.manifest import FORMAT_VERSION
@@ -64,14 +64,18 @@ class DriverHome(Home, Protocol):
     """A home as its own driver sees it.
 
     Attributes:
-        committer: Orders writes there: a `commit.Committer`, or one with its methods.
-        store: Reads what is there.
         publish_at_once: How many checkpoints are published, and how many deleted, at a time.
     """
 
-    committer: Any
-    store: Any
     publish_at_once: int
+
+    @property
+    def committer(self) -> Commits:
+        """Orders writes there."""
+
+    @property
+    def store(self) -> Reads:
+        """Reads what is there."""
 
     def published_keys(self) -> Iterable[str]:
         """Keys of all checkpoints that have a manifest."""
