@@ -1,14 +1,17 @@
 """Which keys the verbs of a home may touch. Pure.
 
-A home's verbs may be called from any process of the cluster. Bytes go into staging alone, and
-what is visible changes by `commit` alone: a published checkpoint can be deleted as a whole and
-not be changed, and what is ours (`.tune_sync`) is out of reach, but for notes of two kinds: see
-`plain`.
+A home's verbs may be called from any process of the cluster. Bytes go into staging alone, and get
+their place by `commit` alone: a published checkpoint can be deleted as a whole and not be changed.
+Directories are made, and other files removed, in their place. What is ours (`.tune_sync`, at the
+top) is out of reach, but for notes of two kinds: see `plain`. That of an experiment inside of a
+trial's directory is kept by the home of that one, and for this one it is files of the trial: those
+of a trial that ran one in its own directory are artifacts.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from tune_sync import layout
 from tune_sync.errors import ImmutableError, PathRefusedError
@@ -79,6 +82,28 @@ def plain(key: str, depth: int) -> str:
     if place.kind is Kind.INTERNAL or not key:
         raise PathRefusedError(f"refused to change {key or 'the whole experiment'!r}")
     return key
+
+
+def removable(key: str, below: Iterable[str]) -> None:
+    """Check that a directory can be removed: its checkpoints have to be deleted as such before.
+
+    Else a kill would leave half of one, with the manifest that says that it is whole.
+
+    Args:
+        key: Of the directory.
+        below: Keys of what is in it, and of the manifests of what is.
+
+    Raises:
+        ImmutableError: A published checkpoint is in it, or in an experiment that is.
+    """
+    for found in below:
+        above, _, checkpoint = f"/{found}".rpartition(f"/{layout.MANIFESTS_DIR}/")
+        if f"/{layout.MANIFESTS_DIR}/" in f"/{found}" and checkpoint.endswith(".json"):
+            name = f"{above}/{checkpoint.removesuffix('.json')}".lstrip("/")
+            raise ImmutableError(
+                f"{key} holds the published checkpoint {name}: delete its checkpoints first, each "
+                "as a whole"
+            )
 
 
 def attempt_root(key: str) -> str:

@@ -209,6 +209,11 @@ def _overlap(inner: list[str]) -> str:
     return "is the storage path" if depth == 1 else "holds the storage path"
 
 
+def is_state(name: str) -> bool:
+    """Whether a file of that name, at the top, is a state of Ray's: it names checkpoints."""
+    return name.startswith("experiment_state-") and name.endswith(".json")
+
+
 def below(root: str, path: str) -> str | None:
     """`path` relative to `root`, "" for itself, None if it is elsewhere."""
     path, root = path.rstrip("/"), root.rstrip("/")

@@ -235,8 +235,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             raise
         if handler.spec.options.stages:
             handler.files.learn(run)
-            nodes = RayNodes(handler.spec, known_by)
-            run.write_behind(nodes, make_backlog(handler.spec.options))
+            run.write_behind(RayNodes(handler.spec, known_by), make_backlog(handler.spec.options))
         run.begin()
         logger.info("results of all nodes are kept in %s", told_place(handler.spec))
 
@@ -277,7 +276,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         if run.behind is not None and not ray_records.keeps_few(trial):
             run.behind.keep_all()
         if trial.checkpoint is not None and run.behind is not None:
-            run.behind.check_nodes(layout.below(str(run.root), trial.checkpoint.path) or "")
+            run.behind.check_nodes(ray_records.key_at(run, trial.checkpoint.path))
             go_on_without_lost(run, trials, self._filesystem)
         self._publish_early(trial)
 
@@ -300,12 +299,14 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         """Drop what the trial left in staging."""
         self.on_trial_recover(iteration, trials, trial)
         self._written.ended(self._handler.run, trial)
+        self._handler.uploads.forget(ray_records.directory_of(trial))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Drop what the trial left in staging."""
         self._saves.stopped(trial)
         self._discard(trials, trial)
         self._written.ended(self._handler.run, trial)
+        self._handler.uploads.forget(ray_records.directory_of(trial))
         self._best.look(self._handler.run, trial, has_ended=True)
 
     def on_checkpoint(
@@ -326,8 +327,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         run = self._handler.start()
         if run.behind is not None and run.behind.edits_state:
             self._publish_clones(trials, trial)
-            key = layout.below(str(run.root), checkpoint.path) or ""
-            self._written.registering(run, trial, key)
+            self._written.registering(run, trial, ray_records.key_at(run, checkpoint.path))
         self._saves.register(trial)
         if number is not None:
             ray_records.align(trial, number)

@@ -12,10 +12,11 @@ from tune_sync.agents.refill import refill as bring_back
 from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import ConfigError, DamagedError
 from tune_sync.filesystem import SyncHandler
-from tune_sync.homes.saved_state import STATES, is_state
+from tune_sync.homes.saved_state import STATES
 from tune_sync.homes.saved_tuner import put_back
 from tune_sync.homes.sites import make_way
 from tune_sync.kwargs import restore_kwargs
+from tune_sync.layout import is_state
 from tune_sync.own_runs import OWN
 from tune_sync.ray_adapter import RunConfig
 from tune_sync.spec import Spec

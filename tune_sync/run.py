@@ -14,7 +14,7 @@ from tune_sync.behind.behind import Behind
 from tune_sync.behind.nodes import Nodes
 from tune_sync.errors import AskedTwiceError, ImmutableError, NotStoredError
 from tune_sync.homes.inner_runs import recover_inner
-from tune_sync.homes.recorded import Recovery, newest_of
+from tune_sync.homes.recorded import newest_of
 from tune_sync.homes.recovery_log import log_forgotten, log_recovery
 from tune_sync.homes.saved_state import TrialNames, saved_trials
 from tune_sync.homes.saved_train import go_by_record, retire_unnamed
@@ -69,13 +69,16 @@ class Run:
         self.lease.acquire(may_take=OWN.may_replace, goes_on=lambda: not self.is_left)
         self.behind: Behind | None = None
         self._watched = WatchedCommitter(self.home.committer)
-        self.publisher = Publisher(self._watched, site.where, self.home.publish_at_once)
+        try:
+            self.publisher = Publisher(self._watched, site.where, self.home.publish_at_once)
+        except BaseException:  # no more threads; a lease that nobody gives back beats for ever
+            self.lease.hand_back()
+            raise
         self._latest: dict[str, tuple[str, frozenset[str]]] = {}
         self._timeout_s, self._strict = timeout_s, strict
         self.refused = Refused()
-        self._published_early: set[str] = set()
-        self._taken, self._let_go = set[str](), set[str]()  # published by any run; let go by Ray
-        self._visible: set[str] = set()  # of what is taken, what Ray has not let go
+        self._published_early, self._let_go = set[str](), set[str]()  # the latter by Ray
+        self._taken, self._visible = set[str](), set[str]()  # published by any run; not let go
         self.corrections = Corrections()
         self.versions = Versions()
         self.in_use: Callable[[], Collection[str]] = frozenset
@@ -142,7 +145,7 @@ class Run:
 
     def recover(self, *, waits: bool = False, is_train: bool = False) -> None:
         """Publish what earlier runs have left in staging, or drop it; `waits`: nodes come later."""
-        found: Recovery = self.home.committer.recover(strict=self._strict, waits=waits)
+        found = self.home.committer.recover(strict=self._strict, waits=waits)
         found += recover_inner(self._site, self.home, self.owner, strict=self._strict, resumes=True)
         log_recovery(self.where, found)
         if is_train:
@@ -187,8 +190,9 @@ class Run:
             checkpoint, strict=strict, attempts=attempts, metrics=metrics
         )
         self.note_latest(checkpoint, attempts)
-        self._taken.add(checkpoint)
-        self._visible.add(checkpoint)
+        if self.home.in_place:  # else nobody asks, and there may be very many
+            self._taken.add(checkpoint)
+            self._visible.add(checkpoint)
         record_later = self.behind.accept_placed if self.behind else self.publisher.record_later
         record_later(placed.manifest)
         return tuple(placed.conflicts)
@@ -228,8 +232,7 @@ class Run:
 
     def retire_unused(self) -> None:
         """`retire_later` what Ray has let go and is not in use any more."""
-        due = sorted(self._let_go.difference(self.in_use())) if self._let_go else ()
-        for checkpoint in due:
+        for checkpoint in sorted(self._let_go.difference(self.in_use())) if self._let_go else ():
             self._let_go.remove(checkpoint)
             self.retire_later(checkpoint)
 
@@ -278,11 +281,7 @@ class Run:
         metrics: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """`publish`, if one of these attempts is still in staging. Someone is about to load it."""
-        if self.behind is not None and are_on_nodes(attempts):
-            if not self.behind.is_known(checkpoint):
-                self.publish(checkpoint, strict, attempts, metrics)
-                self._published_early.update(attempts)
-        elif self._awaits_placing(checkpoint, attempts):
+        if self._awaits_placing(checkpoint, attempts):
             self.publish(checkpoint, strict, attempts, metrics)
             self._published_early.update(attempts)
         if self.behind is not None:
@@ -365,13 +364,12 @@ class Run:
         self._give(self.lease.leave)
 
     def check_lease(self) -> None:
-        """The fence, for the control loop: makes no request."""
-        getattr(self.lease, "check_known", self.lease.check)()
+        """The fence, for the control loop; see `RunLease.check_known`."""
+        self.lease.check_known()
 
     def note_refused(self) -> None:
         """Tell of what was placed and turned out to be refused. Makes no request."""
-        found = self.publisher.refused()
-        self.refused.tell({f"{self.root}/{c}": error for c, error in found.items()})
+        self.refused.tell({f"{self.root}/{c}": e for c, e in self.publisher.refused().items()})
 
     def _is_published(self, checkpoint: str, is_on_nodes: bool) -> bool:
         if self.behind is not None and (is_on_nodes or self.behind.is_known(checkpoint)):
@@ -381,6 +379,8 @@ class Run:
         return self.home.info(layout.manifest_key(checkpoint)) is not None
 
     def _awaits_placing(self, checkpoint: str, attempts: Collection[str]) -> bool:
+        if self.behind is not None and are_on_nodes(attempts):
+            return not self.behind.is_known(checkpoint)
         if self.home.in_place:
             return bool(attempts) and checkpoint not in self._taken
         staged = self.home.committer.attempts(layout.parent(checkpoint))

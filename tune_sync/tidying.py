@@ -66,7 +66,7 @@ def tidy(site: Site) -> Recovery:
         if not has_lost_record:
             drop_unnamed(home, site.where)
         sent_since_s = time.time() - LEFT_AGE_S
-        recovery: Recovery = home.committer.recover(waits=True, sent_since_s=sent_since_s)
+        recovery = home.committer.recover(waits=True, sent_since_s=sent_since_s)
         recovery += recover_inner(site, home, owner)
         if not has_lost_record:
             warn_of_unnamed(home, site.where)

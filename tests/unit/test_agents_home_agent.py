@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from tests.unit.staged import CHECKPOINT
+from tune_sync import layout
 from tune_sync.agents import home_agent
 from tune_sync.agents.home_agent import HomeAgent
+from tune_sync.agents.known_runs import KnownRun
 from tune_sync.errors import DamagedError, PathRefusedError
 from tune_sync.homes.home import LocalHome, Piece, digest_of
 from tune_sync.layout import FORMAT_KEY, staged_key
@@ -96,3 +98,19 @@ def test_runs_that_begin_at_once_keep_one_handle(monkeypatch: pytest.MonkeyPatch
     with ThreadPoolExecutor(4) as threads:
         begun = list(threads.map(lambda _: home_agent.begin_agent("home-1", "node"), range(4)))
     assert {id(handle) for handle in begun} == {id(home_agent._KEEP["home-1"])}
+
+
+def test_a_run_is_noted_though_trials_of_others_tell_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agent, below = HomeAgent(), layout.below
+
+    def told_meanwhile(root: str, path: str) -> str | None:
+        agent.tell_unstored(f"/other/{len(agent._unstored)}", "trial/log.txt", "why")
+        return below(root, path)
+
+    agent.tell_unstored("/exp", "trial/log.txt", "why")
+    monkeypatch.setattr(layout, "below", told_meanwhile)
+    run = KnownRun({})
+    agent.note_run("/exp", run)
+    assert agent.known_runs() == [run] and "/exp" not in agent._unstored

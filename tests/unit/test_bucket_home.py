@@ -12,7 +12,13 @@ from tune_sync.buckets import engines
 from tune_sync.buckets.bucket import MAX_OBJECT_BYTES, Capabilities, ObjectInfo
 from tune_sync.buckets.opening import open_bucket
 from tune_sync.buckets.url import parse_bucket_url
-from tune_sync.errors import ConfigError, NotWholeError, PathRefusedError, TuneSyncError
+from tune_sync.errors import (
+    ConfigError,
+    ImmutableError,
+    NotWholeError,
+    PathRefusedError,
+    TuneSyncError,
+)
 from tune_sync.homes.bucket import streams as bucket_streams
 from tune_sync.homes.bucket.home import OVER_KEPT_COUNT, SEALED_KEPT_COUNT, BucketHome
 from tune_sync.homes.bucket.staging import BEGUN, SEAL, final_key, mark_key
@@ -175,16 +181,18 @@ def test_a_panic_of_a_library_is_an_error_like_others(monkeypatch: pytest.Monkey
 
 def test_empty_directories_are_there_to_be_asked_for() -> None:
     home = BucketHome(MemoryBucket())
-    for number, directories in enumerate([("empty",), ()]):
-        checkpoint = f"trial/checkpoint_00000{number}"
+    almost_ours = ".tune_sync-x/checkpoint_000000"
+    empty = {C0: ("empty",), "trial/checkpoint_000001": (), almost_ours: ()}
+    for checkpoint, directories in empty.items():
         attempt = home.begin(checkpoint)
         home.seal(checkpoint, Seal(attempt, 0, 1.0, (), directories))
         home.publish(checkpoint, False, [attempt])
     found = home.info(f"{C0}/empty")
     assert found is not None and found.is_dir
     assert [e.key for e in home.list(C0, True)] == [f"{C0}/empty"]
-    only_itself = home.info("trial/checkpoint_000001")
-    assert only_itself is not None and only_itself.is_dir
+    for alone in ("trial/checkpoint_000001", almost_ours):
+        only_itself = home.info(alone)
+        assert only_itself is not None and only_itself.is_dir
     assert home.info(f"{C0}/none") is None and home.info("trial/checkpoint_000002") is None
 
 
@@ -240,3 +248,20 @@ def test_rays_marker_is_looked_for_until_it_is_seen(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(bucket, "info", lambda key: pytest.fail(f"a look at {key}"))
     found = home.info(MARKER)
     assert found is not None and not found.is_dir
+
+
+@pytest.mark.parametrize(("inside", "depth"), [("", 1), ("trial/inner", 0)])
+def test_a_directory_that_holds_published_checkpoints_is_not_removed_as_such(
+    inside: str, depth: int
+) -> None:
+    bucket = MemoryBucket()
+    manifest = f"{inside}/.tune_sync/manifests/{C0 if depth else 'checkpoint_000000'}.json"
+    for key in (f"{inside}/checkpoint_000000/x" if inside else f"{C0}/x", manifest):
+        bucket.put(key.lstrip("/"), b"{}")
+    before = bucket.list("")
+    with pytest.raises(ImmutableError, match="checkpoint_000000: delete its checkpoints first"):
+        BucketHome(bucket).remove("trial")
+    assert bucket.list("") == before
+    bucket.delete([manifest.lstrip("/")])
+    BucketHome(bucket).remove("trial")
+    assert bucket.list("") == []

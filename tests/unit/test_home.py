@@ -22,6 +22,7 @@ from tune_sync.guard import attempt_root, staged_part
 from tune_sync.homes import home as homes
 from tune_sync.homes.home import LocalHome, Piece, check_digest, digest_of
 from tune_sync.homes.lease import Lease
+from tune_sync.homes.shared.home import SharedHome
 from tune_sync.layout import INCOMING_DIR, staged_key
 from tune_sync.manifest import FileEntry, Seal
 
@@ -125,6 +126,24 @@ def test_removing_knows_checkpoints_from_files(home: LocalHome) -> None:
     home.remove(CHECKPOINT)
     assert home.info(CHECKPOINT) is None
     assert home.committer.manifest(CHECKPOINT) is None
+
+
+@pytest.mark.parametrize("kind", [LocalHome, SharedHome])
+@pytest.mark.parametrize(("inside", "depth"), [("", 1), ("trial/inner", 0)])
+def test_a_directory_that_holds_published_checkpoints_is_not_removed_as_such(
+    tmp_path: Path, kind: type[LocalHome], inside: str, depth: int
+) -> None:
+    home, inner = kind(tmp_path), kind(tmp_path / inside, checkpoint_depth=depth)
+    (tmp_path / inside).mkdir(parents=True, exist_ok=True)
+    checkpoint = CHECKPOINT if depth else CHECKPOINT.partition("/")[2]
+    inner.publish(checkpoint, False, [sealed(inner.committer, {"a": b"1"}, checkpoint)])
+    whole = "trial/(inner/)?checkpoint_000000: delete its checkpoints first"
+    with pytest.raises(ImmutableError, match=whole):
+        home.remove("trial")
+    assert (inner.root / checkpoint / "a").read_bytes() == b"1"
+    inner.remove(checkpoint)
+    home.remove("trial")
+    assert home.info("trial") is None
 
 
 def test_nothing_becomes_visible_once_another_run_took_over(tmp_path: Path) -> None:

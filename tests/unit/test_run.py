@@ -132,6 +132,37 @@ def test_a_directory_in_use_is_refused_with_who_uses_it(
     assert sorted(path.name for path in root.parent.iterdir()) == ["exp"]
 
 
+def test_a_start_without_room_for_threads_gives_the_lease_back(
+    root: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, before = threading.Thread.start, set(threading.enumerate())
+
+    def start_some(thread: threading.Thread) -> None:
+        if thread.name == "tune_sync-delete":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    with pytest.raises(RuntimeError, match="new thread"):
+        start(root, runs)
+    monkeypatch.undo()
+    assert read_holder(root / LEASE_KEY) is None
+    begun = set(threading.enumerate()) - before
+    assert "tune_sync-lease" not in {thread.name for thread in begun}
+    start(root, runs)
+
+
+def test_on_a_disk_no_name_of_what_was_published_is_kept_in_memory(
+    root: Path, runs: list[Run]
+) -> None:
+    run = start(root, runs)
+    run.publish(CHECKPOINT, False, [sealed(run.home.committer, {"a": b"1"})])
+    run.flush(TIMEOUT_S)
+    assert not run._taken and not run._visible
+    with pytest.raises(ImmutableError):
+        run.publish(CHECKPOINT, False, [sealed(run.home.committer, {"a": b"2"})])
+
+
 def test_a_run_of_this_process_that_never_began_makes_way(root: Path, runs: list[Run]) -> None:
     first = start(root, runs)
     second = start(root, runs)

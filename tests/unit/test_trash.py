@@ -15,10 +15,11 @@ from tune_sync.errors import LeaseLostError, StoreFullError
 from tune_sync.homes import commit as commit_module
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.store import LocalStore
-from tune_sync.homes.trash import finish_removals, gone_key
+from tune_sync.homes.trash import finish_removals, gone_key, move_to_trash
 from tune_sync.publisher import Publisher
 
 NEXT = "trial/checkpoint_000001"
+ALMOST_OURS = ".tune_sync-x/checkpoint_000000"
 TIMEOUT_S = 60.0
 
 
@@ -77,7 +78,7 @@ class Full(LocalStore):
         super().rename(source, target)
 
     def remove_tree(self, key: str) -> None:
-        if key == CHECKPOINT:
+        if key in (CHECKPOINT, ALMOST_OURS):
             self.remove(f"{key}/a")
             raise Killed
         super().remove_tree(key)
@@ -101,6 +102,14 @@ def test_what_is_removed_in_place_on_a_full_disk_goes_wholly_after_a_kill(tmp_pa
     assert sorted(e.key for e in committer.store.list(f"{layout.MANIFESTS_DIR}/trial")) == [
         layout.manifest_key(NEXT)
     ]
+
+
+def test_a_trial_with_a_name_that_begins_like_ours_is_one(tmp_path: Path) -> None:
+    committer = Committer(LocalStore(tmp_path))
+    committer.record(placed(committer, {"a": b"1", "b": b"2"}, ALMOST_OURS))
+    with pytest.raises(Killed):
+        move_to_trash(Full(tmp_path), ALMOST_OURS, "x")
+    assert committer.store.info(gone_key(ALMOST_OURS)) is not None
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])

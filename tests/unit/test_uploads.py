@@ -51,6 +51,19 @@ def test_a_rank_that_lags_pushes_out_nothing_of_those_before_it(lag: int) -> Non
             assert sorted(coordinator.take(checkpoint)) == [f"{at}-{r}" for r in range(RANK_COUNT)]
 
 
+def test_of_trials_that_have_ended_only_what_was_not_taken_is_remembered() -> None:
+    uploads, count = Uploads(), 10
+    for number in range(count):
+        for step in (0, 1):
+            uploads.heard_of([(f"trial_{number}/checkpoint_{step:06d}", f"{number}-{step}", 0)])
+            if step or number:
+                uploads.take(f"trial_{number}/checkpoint_{step:06d}")
+        uploads.forget(f"trial_{number}")
+    assert uploads.reported_at("trial_0/checkpoint_000000") == ["0-0"]
+    assert list(uploads._reported) == ["trial_0"]
+    uploads.forget("none")
+
+
 def test_what_is_remembered_and_told_of_a_trial_is_bounded() -> None:
     uploads, count = Uploads(), 10 * CHECKPOINTS_KEPT
     names = [f"trial/checkpoint_{step:06d}" for step in range(count)]

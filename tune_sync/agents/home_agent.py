@@ -103,8 +103,8 @@ class HomeAgent:
 
     def note_run(self, where: str, run: KnownRun) -> None:
         """Note a run of this agent's driver, which begins, for those who ask from outside."""
-        for at in [at for at in self._unstored if layout.below(where, at) is not None]:
-            del self._unstored[at]
+        for at in [at for at in list(self._unstored) if layout.below(where, at) is not None]:
+            self._unstored.pop(at, None)
         self._known.pop(where, None)
         self._known[where] = run
         while len(self._known) > KNOWN_COUNT:

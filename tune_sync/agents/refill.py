@@ -20,6 +20,7 @@ from tune_sync.behind.staging_roots import staging_root
 from tune_sync.behind.state_copy import STATE_DIR, put_state, read_copy
 from tune_sync.homes.begun import note_begun
 from tune_sync.homes.sites import LocalSite
+from tune_sync.layout import is_state
 from tune_sync.spec import Spec
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -51,7 +52,7 @@ def refill(spec: Spec) -> bool:
         site.prepare()
         note_begun(site, begun_by)
     # The state goes last: what has none is not taken for an experiment.
-    for name in sorted(files, key=lambda name: name.startswith("experiment_state-")):
+    for name in sorted(files, key=is_state):
         put_state(Path(spec.where), name, files[name])
     logger.warning(
         "%s was empty; its state of %.0f s ago was brought back from another node, and trials go "

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import cast
 
 from tune_sync.errors import DamagedError, FixCallError, NotWholeError, TuneSyncError
 from tune_sync.homes.sites import DriverHome
@@ -57,7 +56,7 @@ class Arrivals:
             metrics=accepted.metrics,
         )  # fmt: skip
         warn_of_conflicts(accepted.checkpoint, placed.conflicts)
-        return cast("Manifest", placed.manifest)
+        return placed.manifest
 
     def _record(self, manifest: Manifest) -> None:
         with self._tells(manifest.checkpoint):

@@ -18,9 +18,9 @@ from tune_sync.behind.nodes import NodeLostError, Nodes
 from tune_sync.behind.offered_files import OfferedFiles
 from tune_sync.behind.telling import SAY_MEANWHILE_S, Telling
 from tune_sync.errors import LeaseLostError, NotStoredError
-from tune_sync.homes.saved_state import is_state
 from tune_sync.homes.sites import DriverHome
 from tune_sync.homes.state_records import Corrections, NotYetError
+from tune_sync.layout import is_state
 from tune_sync.manifest import Manifest
 from tune_sync.publisher import Publisher
 from tune_sync.sending.backlog import Backlog

@@ -73,7 +73,7 @@ class StateCopy:
 
 def is_enough(names: Mapping[str, object]) -> bool:
     """Whether Ray can restore from files of these names, and checkpoints."""
-    return "tuner.pkl" in names and any(n.startswith("experiment_state-") for n in names)
+    return "tuner.pkl" in names and any(map(layout.is_state, names))
 
 
 def read_copy(root: Path) -> tuple[float, dict[str, bytes]]:

@@ -157,7 +157,6 @@ class Committer(Records):
 
     def retire(self, checkpoint: str) -> None:
         """Delete a checkpoint: gone at once for every reader; its bytes follow."""
-        self._fence()
         self._set_aside(checkpoint)
         self._drop_intents(checkpoint)
         empty_trash(self.store)
@@ -299,6 +298,7 @@ class Committer(Records):
         The manifest must not come back: it would stand for whatever is placed next. It becomes the
         mark by which recovery goes on if this is cut off.
         """
+        self._fence()  # this run may have been stopped since it looked: it may be another one's
         mark, visible = gone_key(checkpoint), self.store.info(checkpoint) is not None
         was_recorded, is_marked = withdraw(self.store, mark)
         if (visible or was_recorded or is_marked) and self.store.info(layout.parent(mark)):
@@ -352,8 +352,7 @@ class Committer(Records):
         """
         for intent in self._intents(checkpoint):
             data = f"{layout.parent(intent)}/data"
-            staged = self.store.info(data) is not None
-            where = data if staged else checkpoint
+            where = data if (staged := self.store.info(data) is not None) else checkpoint
             if self.store.info(where) is None:
                 continue
             try:
@@ -379,12 +378,13 @@ class Committer(Records):
         )  # fmt: skip
 
     def _move_into_place(self, intent: str, checkpoint: str) -> None:
-        if self._intents(checkpoint) != [intent] or self.store.info(checkpoint) is not None:
+        if (is_taken := self._is_taken(checkpoint)) or self._intents(checkpoint) != [intent]:
             # Rare: what is there goes before this comes, so the intent has to survive by itself.
             self.store.sync(intent)
             self._sync_above(intent)
             self._drop_intents(checkpoint, keep=intent)
-        self._set_aside(checkpoint)
+        if is_taken:
+            self._set_aside(checkpoint)
         if self.store.info(layout.parent(checkpoint)) is None:  # somebody has removed it
             self.store.make_dir(layout.parent(checkpoint))
             self._sync_above(checkpoint)
@@ -393,8 +393,7 @@ class Committer(Records):
     def _drop_orphaned_manifests(self) -> tuple[str, ...]:
         """Forget checkpoints that someone removed by hand; returns them."""
         finish_removals(self.store, self._fence)
-        gone = self._orphaned()
-        for key in map(layout.manifest_key, gone):
+        for key in map(layout.manifest_key, gone := self._orphaned()):
             self._fence()
             self.store.remove(key)
             self.store.sync(layout.parent(key))

@@ -16,6 +16,7 @@ import xxhash
 
 from tune_sync import guard, layout
 from tune_sync.errors import DamagedError, ImmutableError
+from tune_sync.homes import disk
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.lease import check_owner
 from tune_sync.homes.recorded import LiveSnapshot, recorded
@@ -192,7 +193,7 @@ class LocalHome(ReadsAll):
         return self.store.info(key)
 
     def list(self, key: str, recursive: bool) -> list[Info]:
-        """See `Home.list`. Ours (`.tune_sync`) is not listed."""
+        """See `Home.list`. Ours (`.tune_sync`, at the top) is not listed."""
         found = []
         for entry in self.store.list(key):
             if entry.key == layout.INTERNAL_DIR:
@@ -225,6 +226,7 @@ class LocalHome(ReadsAll):
         self._fence()
         found = self.store.info(key)
         if found is not None and found.is_dir:
+            guard.removable(key, self._below(key))
             self.store.remove_tree(key)
         else:
             self.store.remove(key)
@@ -344,6 +346,12 @@ class LocalHome(ReadsAll):
             if self.store.info(manifest_key("/".join(parts[:end]))) is not None:
                 raise ImmutableError(f"{key} is part of a published checkpoint and never changes")
         return key
+
+    def _below(self, key: str) -> Iterator[str]:
+        """Files below a directory, and the manifests of checkpoints that are. Follows no link."""
+        yield from map(manifest_key, recorded(self.store, f"{layout.MANIFESTS_DIR}/{key}"))
+        for base, names in disk.walk(self.root / key):
+            yield from ((base / name).relative_to(self.root).as_posix() for name in names)
 
     def _make_parent(self, key: str) -> None:
         """Make the parent of a staged file, but never the attempt itself: it may be discarded."""

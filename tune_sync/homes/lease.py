@@ -87,15 +87,20 @@ class Holder:
         """Whether it is a process of this machine, or a run of this process, that has ended."""
         return _surely_dead(self)
 
+    @property
+    def is_of_here(self) -> bool:
+        """Whether it is a process of this machine, as far as that can be told."""
+        return bool(self.machine) and self.machine == _machine()
+
     def age_s(self, now_s: float) -> float:
         """Seconds since its last sign of life. On its own machine no clock change matters."""
-        if self.heartbeat_up_s and self.machine == _machine():
+        if self.heartbeat_up_s and self.is_of_here:
             return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - self.heartbeat_up_s)
         return max(0.0, now_s - self.heartbeat_s)
 
     def ahead_s(self, now_s: float) -> float:
         """How far its clock is ahead of this one's: its lease runs out later by as much."""
-        return max(0.0, self.heartbeat_s - now_s) if self.machine != _machine() else 0.0
+        return 0.0 if self.is_of_here else max(0.0, self.heartbeat_s - now_s)
 
 
 class Lease:
@@ -160,6 +165,10 @@ class Lease:
     def check(self) -> None:
         """The fence. Raises LeaseLostError if this run is no longer the owner."""
         check_owner(self._file.parent.parent, self._owner)
+
+    def check_known(self) -> None:
+        """See `RunLease.check_known`: `check`, which reads one small file of the disk."""
+        self.check()
 
     def release(self) -> None:
         """Give the lease back, if it is still ours. May be called twice.
@@ -356,9 +365,8 @@ def check_not_stopped(holder: Holder, owner: str, where: object) -> None:
 
     When it goes on, what it had taken for reported has to be there. Whoever takes it over ends it.
     """
-    is_here = bool(holder.machine) and holder.machine == _machine()
     is_over = not holder.heartbeat_s or holder.owner in _ENDED  # its process may do other things
-    is_tidied = owner.startswith(TIDYING) and is_here and not is_over
+    is_tidied = owner.startswith(TIDYING) and holder.is_of_here and not is_over
     if is_tidied and is_stopped(holder.pid, holder.process_start):
         raise LeaseHeldError(
             f"{where} is in use by process {holder.pid}, which is stopped: let it go on "
@@ -369,6 +377,4 @@ def check_not_stopped(holder: Holder, owner: str, where: object) -> None:
 def _surely_dead(holder: Holder) -> bool:
     if holder.owner in _ENDED:
         return True
-    if not holder.machine or holder.machine != _machine():
-        return False
-    return has_ended(holder.pid, holder.process_start)
+    return holder.is_of_here and has_ended(holder.pid, holder.process_start)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import xxhash
 
 from tune_sync import layout
 from tune_sync.homes.store import Info
-from tune_sync.manifest import FileEntry, Manifest
+from tune_sync.manifest import FileEntry, Manifest, Placed
 
 # How much of a file is read at a time where only its bytes tell whose it is.
 DIGEST_STEP_BYTES = 16 << 20
@@ -60,6 +60,46 @@ class Snapshot(Readable, Protocol):
 
     def manifest(self, checkpoint: str) -> Manifest | None:
         """See `Committer.manifest`."""
+
+
+class Reads(Readable, Protocol):
+    """What a driver reads of its home with. See `store.Store`."""
+
+    def read(self, key: str) -> bytes:
+        """All bytes of a file."""
+
+
+class Commits(Protocol):
+    """What orders writes at the home of a driver. See `commit.Committer`."""
+
+    def place(
+        self, checkpoint: str, *, strict: bool = False, attempts: Collection[str] | None = None,
+        metrics: dict[str, Any] | None = None,
+    ) -> Placed:  # fmt: skip
+        """Take the sealed parts of a checkpoint for it."""
+
+    def record(self, manifest: Manifest) -> None:
+        """Publish a placed checkpoint."""
+
+    def retire(self, checkpoint: str) -> None:
+        """Delete a checkpoint."""
+
+    def discard_attempt(self, checkpoint: str, attempt: str) -> None:
+        """Drop one attempt."""
+
+    def attempts(self, trial: str) -> builtins.list[tuple[str, str]]:
+        """What a trial has in staging and did not place: `(checkpoint, attempt)`."""
+
+    def manifest(self, checkpoint: str) -> Manifest | None:
+        """The manifest of a published checkpoint."""
+
+    def recover(
+        self, *, strict: bool = False, waits: bool = False, sent_since_s: float | None = None
+    ) -> Recovery:
+        """Complete what was placed or may have been, drop the rest."""
+
+    def sweep(self) -> Recovery:
+        """As `recover`, of what this run has placed alone."""
 
 
 class LiveSnapshot:

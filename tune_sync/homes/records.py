@@ -16,6 +16,7 @@ from tune_sync import layout
 from tune_sync.errors import DamagedError, FixCallError, NotWholeError, PathRefusedError
 from tune_sync.homes.recorded import all_below, digest_in_steps, first_wrong, recorded
 from tune_sync.homes.store import Info, Store, is_linked_away
+from tune_sync.homes.trash import gone_key
 from tune_sync.homes.tries import check_reported, lacks_parts, may_come
 from tune_sync.manifest import (
     FileEntry,
@@ -175,6 +176,11 @@ class Records:
         attempts = self.store.list(f"{layout.STAGING_DIR}/{checkpoint}")
         keys = (f"{attempt.key}/{layout.INTENT}" for attempt in attempts)
         return [key for key in keys if self.store.info(key) is not None]
+
+    def _is_taken(self, checkpoint: str) -> bool:
+        """Whether anything of that name is visible, published, or on its way out."""
+        keys = (checkpoint, layout.manifest_key(checkpoint), gone_key(checkpoint))
+        return any(self.store.info(key) is not None for key in keys)
 
     def _visible_union(self, checkpoint: str) -> Union | None:
         """The parts that what is visible was made of; None if they are not there.

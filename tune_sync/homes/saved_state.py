@@ -2,12 +2,11 @@
 
 When Ray cannot restore, it logs that and starts the experiment afresh. `saved_trials` reads the
 state before Ray does, and `check_restored` compares: a run that was to be resumed and is not
-stops before it writes anything.
+stops before a trial begins. What crashes left in staging has been published or dropped by then.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -16,16 +15,12 @@ from typing import Any
 from tune_sync.environment import longest_trial_name
 from tune_sync.errors import DamagedError
 from tune_sync.homes.sites import DriverHome
+from tune_sync.layout import is_state
 
 STATES = "experiment_state-*.json"
 # What Ray puts "_" for in the name of a trial's directory; older versions did so for the first
 # three alone.
 _REPLACED = str.maketrans(dict.fromkeys('/()<>:"\\|?*', "_"))
-
-
-def is_state(name: str) -> bool:
-    """Whether a file at the top of an experiment is a state."""
-    return fnmatch.fnmatchcase(name, STATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +114,7 @@ def check_restored(where: str, saved: Collection[TrialNames], running: Iterable[
         missing = sorted({names.trial_id for names in saved} - set(running))
         raise DamagedError(
             f"Ray did not restore trials {', '.join(missing)} of {where}, and was about to start "
-            "afresh; nothing was changed. Its log says why: see 'Failed to restore the run state'. "
+            "afresh; no trial was begun, and what is published is there. Its log says why: see "
+            "'Failed to restore the run state'. "
             "With tune.run, on_existing='resume' needs resume=True beside it"
         )

@@ -11,8 +11,8 @@ import pickletools
 from tune_sync import layout
 from tune_sync.errors import DamagedError
 from tune_sync.homes.home import Home
-from tune_sync.homes.saved_state import is_state
 from tune_sync.homes.sites import Site
+from tune_sync.layout import is_state
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
-from typing import Any, Protocol
+from typing import Protocol
 
 from tune_sync import layout
 from tune_sync.errors import (
@@ -25,7 +25,7 @@ from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.lease import Holder, Lease, in_use, live_holder, locked
 from tune_sync.homes.mounts import FSTAB, missing_mount
 from tune_sync.homes.nested import refuse_nested
-from tune_sync.homes.recorded import Snapshot
+from tune_sync.homes.recorded import Commits, Reads, Snapshot
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import LocalStore, Store, sync_with_all_above
 from tune_sync.manifest import FORMAT_VERSION
@@ -47,6 +47,9 @@ class RunLease(Protocol):
     def check(self) -> None:
         """The fence."""
 
+    def check_known(self) -> None:
+        """The fence, for each step of the control loop: makes no request of a bucket."""
+
     def release(self) -> None:
         """Give it back."""
 
@@ -61,14 +64,18 @@ class DriverHome(Home, Protocol):
     """A home as its own driver sees it.
 
     Attributes:
-        committer: Orders writes there: a `commit.Committer`, or one with its methods.
-        store: Reads what is there.
         publish_at_once: How many checkpoints are published, and how many deleted, at a time.
     """
 
-    committer: Any
-    store: Any
     publish_at_once: int
+
+    @property
+    def committer(self) -> Commits:
+        """Orders writes there."""
+
+    @property
+    def store(self) -> Reads:
+        """Reads what is there."""
 
     def published_keys(self) -> Iterable[str]:
         """Keys of all checkpoints that have a manifest."""
@@ -112,7 +119,7 @@ class Site(Protocol):
         """Whether tune_sync has written there. Raises as `prepare` does for another version."""
 
     def holds_experiment(self) -> bool:
-        """Whether an experiment ran there: it has a state file, or a published checkpoint."""
+        """Whether one ran there: it has a state, a `trainer.pkl`, or a published checkpoint."""
 
     def live_holder(self) -> Holder | None:
         """Who has it now."""
@@ -286,7 +293,7 @@ def put_whole(store: Store, key: str, data: bytes) -> None:
 
 
 def holds_experiment(root: Path) -> bool:
-    """Whether an experiment ran in `root`: it has a state file, or a published checkpoint."""
+    """See `Site.holds_experiment`, of the directory `root`."""
     for _ in range(LOOK_TRIES):
         with suppress(FileNotFoundError):  # it is being moved aside just now
             return _holds_experiment(root)

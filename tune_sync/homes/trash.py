@@ -29,7 +29,7 @@ def move_to_trash(store: Store, key: str, name: str) -> str:
         store.make_dir(layout.TRASH_DIR)
         store.rename(key, moved)
     except StoreFullError:  # there is none until this has gone
-        if key.startswith(layout.INTERNAL_DIR):  # nobody sees it there
+        if key.startswith(layout.INTERNAL_DIR + "/"):  # nobody sees it there
             remove_either(store, key)
         else:
             _remove_in_place(store, key)

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tune_sync import layout
 from tune_sync.config import SyncConfig
 from tune_sync.errors import ConfigError
 from tune_sync.restoring import ray_records
@@ -125,6 +124,6 @@ class BestKept:
         ray_records.drop(trial, paths)
         run.corrections.put(trial.trial_id, ray_records.correction(trial, paths))
         for path in sorted(paths):
-            key = layout.below(str(run.root), path) or ""
+            key = ray_records.key_at(run, path)
             run.let_go(key, has_ended=trial.trial_id in self._ended)
         self._note(trial)

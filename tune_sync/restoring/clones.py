@@ -49,7 +49,7 @@ class Clones:
         run.in_use = lambda: self._in_use(run)
 
     def step(self, run: Run) -> None:
-        """A step of Ray's control loop begins: trials that reported in the last may be paused."""
+        """A step of Ray's control loop is over: trials that reported in it may be paused now."""
         run.retire_unused()
         self._paused |= {i: t for i, t in self._reported.items() if t.status == _PAUSED}
         self._reported.clear()

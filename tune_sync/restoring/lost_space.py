@@ -10,7 +10,8 @@ import sys
 from types import FrameType
 
 from tune_sync.errors import ConfigError
-from tune_sync.homes.saved_state import STATES, is_state
+from tune_sync.homes.saved_state import STATES
+from tune_sync.layout import is_state
 from tune_sync.run import Run
 
 # Of Ray's method that restores a Tuner: the keys of the space that it was made with, or None, and

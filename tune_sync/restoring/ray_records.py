@@ -87,7 +87,12 @@ def paths_of(trial: Any) -> frozenset[str]:
 
 def key_of(run: Run, result: Any) -> str:
     """The key of a result's checkpoint in the run's experiment; "" if it is elsewhere."""
-    return layout.below(str(run.root), result.checkpoint.path) or ""
+    return key_at(run, result.checkpoint.path)
+
+
+def key_at(run: Run, path: str) -> str:
+    """The key of what is at `path`, as Ray names it, in the run's experiment; "": elsewhere."""
+    return layout.below(str(run.root), path) or ""
 
 
 def has_terminated(trial: Any) -> bool:

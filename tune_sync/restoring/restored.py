@@ -126,7 +126,7 @@ class Restored:
             ray_records.forget(trial)
         else:
             logger.info("%s: %s is newer than the saved state", trial, newest)
-        self._run.note_latest(layout.below(str(self._run.root), newest) or "")
+        self._run.note_latest(ray_records.key_at(self._run, newest))
         told = (r for r in whole if self._key_of(r) not in self._untold)
         self.rows[directory] = [ray_records.row_of(trial, result) for result in told]
         for result in whole:
@@ -194,7 +194,7 @@ class Restored:
         return self._key_of(current) if current and current.checkpoint else ""
 
     def _key_of(self, result: Any) -> str:
-        return layout.below(str(self._run.root), result.checkpoint.path) or ""
+        return ray_records.key_of(self._run, result)
 
     def _key(self, trial: Any, number: int) -> str:
         return f"{ray_records.directory_of(trial)}/{layout.checkpoint_name(number)}"

@@ -217,6 +217,17 @@ class Uploads:
                     for told in chain.from_iterable(a.values() for a in beside.values()):
                         told.is_given_up = True
 
+    def forget(self, directory: str) -> None:
+        """The trial there has ended: what was taken of it is not asked for again.
+
+        Not sooner: who tells of that again would have it for new, of a try that was given up.
+        """
+        with self._lists:
+            beside = self._reported.pop(directory, {})
+            left = {c: a for c, a in beside.items() if not all(t.is_taken for t in a.values())}
+            if left:
+                self._reported[directory] = left
+
     def reported_at(self, checkpoint: str) -> list[str]:
         """What `checkpoint` is made of: the last attempt of each rank that reported it."""
         with self._lists:

@@ -128,7 +128,11 @@ class BucketHome(ReadsAll):
             return
         guard.plain(key, self._depth)
         self._fence()
-        self.bucket.delete([*(found.key for found in self.bucket.list(key)), key])
+        below = [found.key for found in self.bucket.list(key)]
+        if below:
+            manifests = self.bucket.list(f"{layout.MANIFESTS_DIR}/{key}")
+            guard.removable(key, [*below, *(found.key for found in manifests)])
+        self.bucket.delete([*below, key])
 
     def begin(self, checkpoint: str) -> str:
         """See `Home.begin`."""
@@ -292,7 +296,7 @@ class BucketHome(ReadsAll):
         return [entry for entry in listed if entry.is_dir or entry.stored]
 
     def _empty_dir(self, key: str) -> Info | None:
-        if not key or key.startswith(layout.INTERNAL_DIR):
+        if not key or layout.below(layout.INTERNAL_DIR, key) is not None:
             return None
         place = layout.classify(key, checkpoint_depth=self._depth)
         manifest = self.committer.manifest(place.checkpoint) if place.checkpoint else None

@@ -102,7 +102,7 @@ class BucketSite:
         """See `Site.holds_experiment`."""
         objects, _ = self._bucket.list_dir("")
         names = [found.key for found in objects]
-        if any(n.startswith("experiment_state-") or n == "trainer.pkl" for n in names):
+        if any(layout.is_state(n) or n == "trainer.pkl" for n in names):
             return True
         return bool(self._bucket.list(layout.MANIFESTS_DIR))
 
