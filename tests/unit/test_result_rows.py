@@ -132,7 +132,16 @@ def test_a_file_that_cannot_be_written_costs_a_warning_and_no_restore(
     monkeypatch.setattr(run.home, "commit_file", full)
     with caplog.at_level(logging.WARNING, "ray.tune_sync"):
         put_back(run.home, {TRIAL: [row(4)], "trial_2": [row(1)]})
-    assert sum("not put back: no space left" in r.getMessage() for r in caplog.records) == 2
+    assert sum("not put back: StoreFull" in r.getMessage() for r in caplog.records) == 2
+
+
+def test_neither_does_what_is_no_row(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    saved(run.home, range(1, 4))
+    before = read(run.home, RESULTS), read(run.home, PROGRESS)
+    with caplog.at_level(logging.WARNING, "ray.tune_sync"):
+        put_back(run.home, {TRIAL: [{"training_iteration": None}], "trial_2": [{"score": 1}]})
+    assert sum("not put back" in record.getMessage() for record in caplog.records) == 2
+    assert (read(run.home, RESULTS), read(run.home, PROGRESS)) == before
 
 
 def test_who_lost_the_lease_hears_of_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

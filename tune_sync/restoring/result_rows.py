@@ -63,8 +63,8 @@ def _put_back(home: Home, directory: str, rows: Sequence[Row]) -> None:
             _write(home, f"{directory}/{PROGRESS}", with_csv_rows(table, rows))
     except LeaseLostError:
         raise
-    except (TuneSyncError, OSError, ValueError, csv.Error) as error:
-        logger.warning("rows of %s/%s are not put back: %s", directory, RESULTS, error)
+    except (TuneSyncError, OSError, ValueError, TypeError, LookupError, csv.Error) as error:
+        logger.warning("rows of %s/%s are not put back: %r", directory, RESULTS, error)
         return
     missing_count = int(later[-1][_ITERATION]) - last - len(later)
     if missing_count > 0:
