@@ -15,6 +15,14 @@ _T = TypeVar("_T")
 # Fields of Ray's that only raise an error, of Ray's or of ours: nobody is told to use them.
 _REFUSED = ("local_dir", "storage_filesystem")
 
+# The fields of each class of settings that is loaded, and where one of its fields is given.
+_FIELDS: dict[str, list[str]] = {}
+_GIVEN_IN = {
+    "RunConfig": "RunConfig({})",
+    "SyncConfig": "RunConfig(sync_config=SyncConfig({}))",
+    "FastPath": "SyncConfig(fast_path=FastPath({}))",
+}
+
 
 def names_its_fields(kind: type[_T]) -> type[_T]:
     """Have a dataclass tell its fields where it is given one that it has not.
@@ -23,24 +31,30 @@ def names_its_fields(kind: type[_T]) -> type[_T]:
     """
     known = [each.name for each in fields(kind) if each.init]  # type: ignore[arg-type]
     make: Callable[..., None] = kind.__init__
+    _FIELDS[kind.__name__] = [name for name in known if name not in _REFUSED]
 
     @wraps(make)
     def told(self: Any, *values: Any, **named: Any) -> None:
         if unknown := [name for name in named if name not in known]:
-            usable = [name for name in known if name not in _REFUSED]
-            raise UnknownFieldError(_unknown(kind.__name__, unknown, usable))
+            raise UnknownFieldError(_unknown(kind.__name__, unknown))
         make(self, *values, **named)
 
     kind.__init__ = told  # type: ignore[method-assign]
     return kind
 
 
-def _unknown(kind: str, unknown: Sequence[str], known: Sequence[str]) -> str:
+def _unknown(kind: str, unknown: Sequence[str]) -> str:
     """No value is shown: it may be a secret."""
     given = ", ".join(f"{name}=..." for name in unknown)
+    start = f"{kind}({given}): no such field"
+    for other, names in _FIELDS.items():
+        if set(unknown) <= set(names):
+            told = "it is a field" if len(unknown) == 1 else "they are fields"
+            return f"{start}; {told} of {other}: {_GIVEN_IN[other].format(given)}"
+    known = _FIELDS[kind]
     close = {near: None for name in unknown for near in get_close_matches(name, known, 1)}
-    meant = f"did you mean {', '.join(close)}? " if close else ""
-    return f"{kind}({given}): no such field; {meant}Its fields are {', '.join(known)}"
+    meant = f"did you mean {', '.join(close)}? Its" if close else "its"
+    return f"{start}; {meant} fields are {', '.join(known)}"
 
 
 def check_seconds(name: str, value: Any, most: float) -> None:

@@ -48,9 +48,32 @@ def test_a_misspelt_field_is_told_with_what_may_be_meant_and_all_that_there_are(
 
 def test_what_is_near_to_nothing_is_told_with_the_fields_alone() -> None:
     with pytest.raises(
-        TypeError, match=r"^SyncConfig\(xyz=\.\.\., q=\.\.\.\): no such field; Its "
+        TypeError, match=r"^SyncConfig\(xyz=\.\.\., q=\.\.\.\): no such field; its "
     ):
         SyncConfig(xyz=1, q=2)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "said"),
+    [
+        (RunConfig, {"upload_dir": "x"},
+         "it is a field of SyncConfig: RunConfig(sync_config=SyncConfig(upload_dir=...))"),
+        (RunConfig, {"strict": 1, "syncer": 1},
+         "they are fields of SyncConfig: RunConfig(sync_config=SyncConfig(strict=..., syncer=...))"),
+        (SyncConfig, {"storage_path": "x"},
+         "it is a field of RunConfig: RunConfig(storage_path=...)"),
+        (SyncConfig, {"memory_limit": 1},
+         "it is a field of FastPath: SyncConfig(fast_path=FastPath(memory_limit=...))"),
+        (FastPath, {"wait_for": "staged"},
+         "it is a field of SyncConfig: RunConfig(sync_config=SyncConfig(wait_for=...))"),
+    ],
+)  # fmt: skip
+def test_a_field_of_another_class_is_told_with_where_it_goes(
+    kind: Any, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UnknownFieldError) as raised:
+        kind(**given)
+    assert str(raised.value).endswith(f": no such field; {said}")
 
 
 def test_what_is_known_is_built_copied_and_pickled_as_ever(tmp_path: Path) -> None:
