@@ -23,6 +23,15 @@ _GIVEN_IN = {
     "FastPath": "SyncConfig(fast_path=FastPath({}))",
 }
 
+# Fields of RunConfig that are objects of Ray's: what Ray calls or reads of each, which tells them
+# in all versions, as ray.tune's, ray.train's and ray.air's classes are not related in all of them;
+# and the class to use.
+_OBJECTS = {
+    "failure_config": ("max_failures", "FailureConfig"),
+    "checkpoint_config": ("num_to_keep", "CheckpointConfig"),
+    "progress_reporter": ("report", "ProgressReporter"),
+}
+
 
 def names_its_fields(kind: type[_T]) -> type[_T]:
     """Have a dataclass tell its fields where it is given one that it has not.
@@ -55,6 +64,28 @@ def _unknown(kind: str, unknown: Sequence[str]) -> str:
     close = {near: None for name in unknown for near in get_close_matches(name, known, 1)}
     meant = f"did you mean {', '.join(close)}? Its" if close else "its"
     return f"{start}; {meant} fields are {', '.join(known)}"
+
+
+def check_run_fields(config: Any) -> None:
+    """Raise ConfigError if a field of a RunConfig is of a wrong type.
+
+    What is empty of an object of Ray's is replaced by Ray's default.
+    """
+    if not isinstance(config.overwrite, bool):
+        raise ConfigError(f"RunConfig(overwrite={config.overwrite!r}): True or False is needed")
+    if config.name is not None and not isinstance(config.name, str):
+        raise ConfigError(f"RunConfig(name={config.name!r}): a string is needed")
+    if not isinstance(config.callbacks, (list, tuple, type(None))):
+        raise ConfigError(f"RunConfig(callbacks={config.callbacks!r}): a list is needed")
+    for name, (attribute, kind) in _OBJECTS.items():
+        value = getattr(config, name)
+        if value and not hasattr(value, attribute):
+            is_named = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+            given = ", ".join(f"{k}={v!r}" for k, v in value.items()) if is_named else "..."
+            raise ConfigError(
+                f"RunConfig({name}={value!r}): an object of Ray's is needed: "
+                f"ray.tune.{kind}({given})"
+            )
 
 
 def check_seconds(name: str, value: Any, most: float) -> None:

@@ -22,7 +22,7 @@ from tune_sync.checkpoint import Checkpoint
 from tune_sync.destination import Destination, parse_destination, resolve_destination
 from tune_sync.ended_run import end_run
 from tune_sync.errors import AskedTwiceError, ConfigError, TuneSyncError
-from tune_sync.field_checks import names_its_fields
+from tune_sync.field_checks import check_run_fields, names_its_fields
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.saved_state import TrialNames, check_restored
 from tune_sync.homes.saved_tuner import keep_copy
@@ -78,12 +78,7 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
     sync_config: Any = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.overwrite, bool):
-            raise ConfigError(f"RunConfig(overwrite={self.overwrite!r}): True or False is needed")
-        if self.name is not None and not isinstance(self.name, str):
-            raise ConfigError(f"RunConfig(name={self.name!r}): a string is needed")
-        if not isinstance(self.callbacks, (list, tuple, type(None))):
-            raise ConfigError(f"RunConfig(callbacks={self.callbacks!r}): a list is needed")
+        check_run_fields(self)
         self.sync_config = copy_sync_config(self.sync_config)
         if isinstance(getattr(self.storage_filesystem, "handler", None), SyncHandler):
             self.storage_filesystem = None  # dataclasses.replace() of another RunConfig
