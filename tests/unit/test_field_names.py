@@ -58,8 +58,8 @@ def test_what_is_near_to_nothing_is_told_with_the_fields_alone() -> None:
     [
         (RunConfig, {"upload_dir": "x"},
          "it is a field of SyncConfig: RunConfig(sync_config=SyncConfig(upload_dir=...))"),
-        (RunConfig, {"strict": 1, "syncer": 1},
-         "they are fields of SyncConfig: RunConfig(sync_config=SyncConfig(strict=..., syncer=...))"),
+        (RunConfig, {"memory_limit": 1, "tls": None},
+         "they are fields of FastPath: SyncConfig(fast_path=FastPath(memory_limit=..., tls=...))"),
         (SyncConfig, {"storage_path": "x"},
          "it is a field of RunConfig: RunConfig(storage_path=...)"),
         (SyncConfig, {"memory_limit": 1},
