@@ -30,7 +30,7 @@ from tune_sync.agents.staging_probe import check_staging
 from tune_sync.agents.transport_probe import check_transports
 from tune_sync.buckets.environment import environment_options
 from tune_sync.buckets.url import KNOWN_TO_ARROW
-from tune_sync.config import LEFT_OUT, REPLICATED, SyncConfig
+from tune_sync.config import DEFAULT_SYNC_PERIOD_S, LEFT_OUT, REPLICATED, SyncConfig
 from tune_sync.destination import Destination
 from tune_sync.environment import CHDIR, trials_work_elsewhere
 from tune_sync.errors import ConfigError
@@ -242,6 +242,22 @@ def warn_of_left_out(handler: SyncHandler) -> None:
     """Warn where artifacts are asked for, and trials write outside of what is sent."""
     if handler.sends_artifacts and trials_work_elsewhere():
         logger.warning("%s", LEFT_OUT_FILES)
+
+
+def idle_period(handler: SyncHandler, own_sync: OwnSync | None) -> str:
+    """What to say where `sync_period` is set, and nothing goes by it; else "".
+
+    Right only where the run was configured: a handler that was pickled does not know of artifacts.
+    """
+    options = handler.spec.options
+    is_used = handler.sends_artifacts or own_sync is not None or not options.sync_on_checkpoint
+    if is_used or options.sync_period_s == DEFAULT_SYNC_PERIOD_S:
+        return ""
+    return (
+        f"sync_period={options.sync_period_s:g} has no effect: every checkpoint travels as soon as "
+        'it is reported; add sync_artifacts=True to sync artifacts, or wait_for="staged" and '
+        "sync_on_checkpoint=False to have checkpoints travel only so often"
+    )
 
 
 def take_left_behind(handler: SyncHandler) -> None:

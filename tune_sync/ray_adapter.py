@@ -33,6 +33,7 @@ from tune_sync.new_run import (
     begin_home,
     claim_name,
     copy_sync_config,
+    idle_period,
     make_backlog,
     make_filesystem,
     name_experiment,
@@ -185,10 +186,12 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
 
     own_sync: OwnSync | None = None  # also in pickles of versions that did not know it
     needs_state = False
+    _idle_period = ""
 
     def __init__(self, filesystem: pafs.PyFileSystem, own_sync: OwnSync | None = None) -> None:
         self._filesystem = filesystem
         self.own_sync = own_sync
+        self._idle_period = idle_period(filesystem.handler, own_sync)
         self._on_existing = filesystem.handler.on_existing
         self._to_restore: frozenset[TrialNames] = frozenset()
         self._begin()
@@ -233,6 +236,8 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             run.write_behind(RayNodes(handler.spec, known_by), make_backlog(handler.spec.options))
         run.begin()
         logger.info("results of all nodes are kept in %s", told_place(handler.spec))
+        if self._idle_period:
+            logger.info("%s", self._idle_period)
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Stop if another run took over; after a restore, bring Ray's record up to date."""
