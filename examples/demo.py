@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from examples.demo_parts import hosts as places
-from examples.demo_parts.names import BEGINS, NAME, REPORT
+from examples.demo_parts.names import BEGINS, LOST, NAME, REPORT
 from examples.demo_parts.waiting import Waiting
 
 # The host on which a trial first gets so far is killed.
@@ -89,6 +89,8 @@ def show(hosts: places.Hosts, part: str, errors: IO[str], *, kills: bool = False
             say(line.rstrip())
             if line.rstrip() == BEGINS:
                 WAITING.waits_for("Ray to start a process for each of the first four trials")
+            elif LOST in line:
+                WAITING.waits_for("trials on the other host to end, and the lost ones to begin")
             elif " resumes on " in line:
                 WAITING.waits_for("the trials that are left")
             victim = PROGRESS.match(line) if kills else None
@@ -105,7 +107,7 @@ def kill(hosts: places.Hosts, victim: str) -> None:
     say(f"*** {victim} is killed without warning, with all that is on it ***")
     say(f"its trials queue, once Ray has noticed, until others have ended: {other} is the only")
     say(f"host that is left, and its {places.WORKER_CPUS} CPUs are busy")
-    WAITING.waits_for(f"Ray to notice that {victim} is gone, and for trials on {other} to end")
+    WAITING.waits_for(f"Ray to notice that {victim} is gone")
 
 
 def resumes(hosts: places.Hosts) -> list[dict[str, Any]]:

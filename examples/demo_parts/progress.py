@@ -9,6 +9,8 @@ from typing import Any
 
 from ray import tune
 
+from examples.demo_parts.names import LOST
+
 
 class Progress(tune.Callback):
     """Prints progress.
@@ -56,10 +58,7 @@ class Progress(tune.Callback):
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         number = self._number(trial)
         self._lost[number] = self._last.get(number, "")
-        say(
-            f"trial {number} is lost with its host, and queues; "
-            f"last checkpoint: {self._lost[number] or 'none'}"
-        )
+        say(f"trial {number} {LOST}, and queues; last checkpoint: {self._lost[number] or 'none'}")
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         last = trial.last_result

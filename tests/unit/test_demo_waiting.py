@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 
+import pytest
+
+from examples import demo
+from examples.demo_parts.names import LOST
 from examples.demo_parts.waiting import Waiting
 from tests.meta.repo import ROOT
 
@@ -45,6 +53,40 @@ def test_a_silence_is_filled_with_what_is_waited_for_and_talk_is_not_disturbed()
     # A busy machine may be silent for that long itself.
     longest_s = max(ended_s - began_s for (began_s, _), (_, ended_s) in pairwise(talks_s))
     assert lines == [] or longest_s >= 10 * QUIET_S
+
+
+class _Hosts:
+    """Stands in for the demo's: a search that has printed these lines."""
+
+    def __init__(self, *lines: str) -> None:
+        self.stdout, self.returncode = [f"{line}\n" for line in lines], 0
+        self.killed: list[str] = []
+
+    @contextmanager
+    def start(self, *_: object) -> Iterator[_Hosts]:
+        yield self
+
+    def kill(self, name: str) -> None:
+        self.killed.append(name)
+
+
+def test_what_is_waited_for_after_the_loss_of_a_host_is_true_at_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[str] = []
+    monkeypatch.setattr(demo.WAITING, "waits_for", waits.append)
+    hosts: Any = _Hosts(
+        f"trial 1 on w2: epoch  {demo.KILL_AT_EPOCH}, accuracy 0.900, checkpoint_000005",
+        f"trial 1 {LOST}, and queues; last checkpoint: checkpoint_000005",
+        "trial 1 resumes on w1 at epoch 6 from checkpoint_000005",
+    )
+    assert demo.show(hosts, "search", io.StringIO(), kills=True) == 0
+    assert hosts.killed == ["w2"]
+    assert waits == [
+        "Ray to notice that w2 is gone",
+        "trials on the other host to end, and the lost ones to begin",
+        "the trials that are left",
+    ]
 
 
 def test_the_first_line_does_not_wait_for_ray() -> None:
