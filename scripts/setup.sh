@@ -70,15 +70,24 @@ make_venv() {
 }
 
 tell_every_s=15
+grown_kib=4096
 
 # and_tell DIRECTORY COMMAND...: says now and then that it still runs, and what is there by then.
+# pip downloads to elsewhere before it installs: until the directory grows, that is what it does.
 and_tell() {
-    local directory=$1 start=$SECONDS status=0 teller silence
+    local directory=$1 start=$SECONDS status=0 teller silence size at_first
     shift
+    at_first=$(du -sk "$directory" 2>/dev/null | cut -f1)
     exec {silence}<> <(:) # `read` waits without a process that would outlive it
     # Bash has it ignore Ctrl-C, and so it ends by itself.
     while ! read -rt "$tell_every_s" -u "$silence" && kill -0 $$ 2>/dev/null; do
-        echo "  ... $((SECONDS - start)) s, $(du -sh "$directory" 2>/dev/null | cut -f1) so far"
+        size=$(du -sk "$directory" 2>/dev/null | cut -f1)
+        if [ "$((${size:-0} - ${at_first:-0}))" -lt "$grown_kib" ]; then
+            size="downloading"
+        else
+            size="installing, $((size / 1024)) MB so far"
+        fi
+        echo "  ... $((SECONDS - start)) s, $size"
     done 9>&- &
     teller=$!
     "$@" || status=$?

@@ -65,6 +65,16 @@ def test_help_says_what_a_script_does_and_sets_nothing_up(tmp_path: Path, name: 
     assert [path.name for path in tmp_path.iterdir()] == ["scripts"]
 
 
+def test_a_set_up_says_that_it_downloads_until_its_directory_grows(tmp_path: Path) -> None:
+    work = f"sleep 1; head -c 9000000 /dev/urandom >{tmp_path}/it; sleep 1.5"
+    script = f"source scripts/setup.sh; tell_every_s=0.3; and_tell {tmp_path} sh -c '{work}'"
+    command = ["bash", "-c", script]
+    said = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=100).stdout
+    first, *_, last = said.splitlines()
+    assert first.endswith(" s, downloading")
+    assert re.search(r" s, installing, \d+ MB so far$", last)
+
+
 def test_nothing_of_a_set_up_that_was_interrupted_goes_on_telling() -> None:
     """Bash has what runs beside ignore Ctrl-C."""
     script = "source scripts/setup.sh; tell_every_s=0.2; and_tell scripts sleep 60"
@@ -74,7 +84,7 @@ def test_nothing_of_a_set_up_that_was_interrupted_goes_on_telling() -> None:
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        assert running.stdout is not None and " so far" in running.stdout.readline()
+        assert running.stdout is not None and "downloading" in running.stdout.readline()
         os.killpg(running.pid, signal.SIGINT)
         assert running.wait(50) != 0
         running.communicate(timeout=60)  # ends with the last one that could write there
