@@ -11,7 +11,7 @@ of a trial that ran one in its own directory are artifacts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from tune_sync import layout
 from tune_sync.errors import ImmutableError, PathRefusedError
@@ -84,22 +84,23 @@ def plain(key: str, depth: int) -> str:
     return key
 
 
-def removable(key: str, below: Iterable[str]) -> None:
+def removable(key: str, below: Collection[str]) -> None:
     """Check that a directory can be removed: its checkpoints have to be deleted as such before.
 
     Else a kill would leave half of one, with the manifest that says that it is whole.
 
     Args:
         key: Of the directory.
-        below: Keys of what is in it, and of the manifests of what is.
+        below: Keys of the files in it, and of the manifests of what is.
 
     Raises:
         ImmutableError: A published checkpoint is in it, or in an experiment that is.
     """
+    filled = {found[:end] for found in below for end, at in enumerate(found) if at == "/"}
     for found in below:
-        above, _, checkpoint = f"/{found}".rpartition(f"/{layout.MANIFESTS_DIR}/")
-        if f"/{layout.MANIFESTS_DIR}/" in f"/{found}" and checkpoint.endswith(".json"):
-            name = f"{above}/{checkpoint.removesuffix('.json')}".lstrip("/")
+        above, manifests, checkpoint = f"/{found}".rpartition(f"/{layout.MANIFESTS_DIR}/")
+        name = f"{above}/{checkpoint.removesuffix('.json')}".lstrip("/")
+        if manifests and checkpoint.endswith(".json") and name in filled:
             raise ImmutableError(
                 f"{key} holds the published checkpoint {name}: delete its checkpoints first, each "
                 "as a whole"

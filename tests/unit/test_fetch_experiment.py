@@ -20,7 +20,8 @@ from tests.unit.test_mirror import (
     write_state,
 )
 from tune_sync import fetch_experiment, layout
-from tune_sync.errors import ConfigError, ExperimentExistsError
+from tune_sync.errors import ConfigError, ExperimentExistsError, StoreDeniedError
+from tune_sync.homes.store import LocalStore
 from tune_sync.mirror.record import MIRROR_DIR, RECORD_KEY
 from tune_sync.mirror.state import STATE_DIR
 from tune_sync.run import Run
@@ -184,3 +185,20 @@ def test_a_fetched_experiment_is_never_mixed_with_another(
     (tmp_path / "copy/exp").mkdir(parents=True)
     with pytest.raises(FileExistsError, match="never mixed"):
         fetch(mirrored, tmp_path)
+
+
+def test_what_may_not_be_read_is_not_taken_for_half_a_checkpoint(
+    mirrored: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a run that goes on from the copy would delete it there."""
+    read = LocalStore.read
+
+    def denied(store: LocalStore, key: str, *where: int) -> bytes:
+        if key == layout.manifest_key(NEW):
+            raise StoreDeniedError(f"user 65534 may not use {key}")
+        return read(store, key, *where)
+
+    monkeypatch.setattr(LocalStore, "read", denied)
+    with pytest.raises(StoreDeniedError, match="000001"):
+        fetch(mirrored, tmp_path)
+    assert not (tmp_path / "copy/exp").exists()

@@ -23,7 +23,7 @@ from tune_sync.homes import home as homes
 from tune_sync.homes.home import LocalHome, Piece, check_digest, digest_of
 from tune_sync.homes.lease import Lease
 from tune_sync.homes.shared.home import SharedHome
-from tune_sync.layout import INCOMING_DIR, staged_key
+from tune_sync.layout import INCOMING_DIR, manifest_key, staged_key
 from tune_sync.manifest import FileEntry, Seal
 
 
@@ -142,6 +142,8 @@ def test_a_directory_that_holds_published_checkpoints_is_not_removed_as_such(
         home.remove("trial")
     assert (inner.root / checkpoint / "a").read_bytes() == b"1"
     inner.remove(checkpoint)
+    gone = inner.root / manifest_key("trial/checkpoint_000001" if depth else "checkpoint_000001")
+    gone.write_text("of a checkpoint that somebody has removed by hand")
     home.remove("trial")
     assert home.info("trial") is None
 

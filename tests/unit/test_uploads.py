@@ -60,6 +60,9 @@ def test_of_trials_that_have_ended_only_what_was_not_taken_is_remembered() -> No
                 uploads.take(f"trial_{number}/checkpoint_{step:06d}")
         uploads.forget(f"trial_{number}")
     assert uploads.reported_at("trial_0/checkpoint_000000") == ["0-0"]
+    uploads.heard_of([("trial_1/inner/checkpoint_000000", "inner", 0)])
+    uploads.take("trial_1/inner/checkpoint_000000")
+    uploads.forget("trial_1")
     assert list(uploads._reported) == ["trial_0"]
     uploads.forget("none")
 

@@ -226,7 +226,7 @@ class LocalHome(ReadsAll):
         self._fence()
         found = self.store.info(key)
         if found is not None and found.is_dir:
-            guard.removable(key, self._below(key))
+            guard.removable(key, [*self._below(key)])
             self.store.remove_tree(key)
         else:
             self.store.remove(key)

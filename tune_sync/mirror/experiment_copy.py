@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tune_sync import layout
-from tune_sync.errors import ConfigError, NotWholeError, TuneSyncError
+from tune_sync.errors import ConfigError, NotWholeError, StoreDeniedError, TuneSyncError
 from tune_sync.homes.digests import first_different
 from tune_sync.homes.recorded import recorded
 from tune_sync.homes.sites import LocalSite, check_format
@@ -132,6 +132,8 @@ def _is_whole(store: LocalStore, checkpoint: str, remote: str) -> bool:
         _check(store, _manifest(store, checkpoint))
     except FileNotFoundError:  # deleted there, and its manifest stays
         return False
+    except StoreDeniedError:  # it may well be: what is left out may be deleted there
+        raise
     except TuneSyncError as error:
         logger.warning("%s is left out: it is not whole in %s: %s", checkpoint, remote, error)
         return False

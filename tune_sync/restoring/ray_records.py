@@ -133,6 +133,11 @@ def result_of(trial: Any, checkpoint: Any, metrics: dict[str, Any] | None) -> An
     return _TrainingResult(checkpoint=checkpoint, metrics={**known, "config": trial.config})
 
 
+def has_counts(metrics: dict[str, Any] | None) -> bool:
+    """Whether metrics are those of Ray's driver: a training function does not know its counts."""
+    return metrics is not None and _ITERATION in metrics
+
+
 def row_of(trial: Any, result: Any) -> dict[str, Any]:
     """The row that Ray's loggers write of a result."""
     name = result.checkpoint.path.rpartition("/")[2]

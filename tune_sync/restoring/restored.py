@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow.fs as pafs
@@ -19,7 +20,7 @@ from tune_sync.homes.recorded import is_whole, recorded_numbers
 from tune_sync.manifest import Manifest
 from tune_sync.restoring import ray_records
 from tune_sync.restoring.adopt import Plan, Record, find_directory, plan
-from tune_sync.restoring.result_rows import put_back
+from tune_sync.restoring.result_rows import Known, put_back
 from tune_sync.run import Run
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -41,7 +42,7 @@ def adopt_published(run: Run, trials: Collection[Any], filesystem: pafs.PyFileSy
         directory = ray_records.directory_of(trial)
         if directory:
             found.act(trial, plan(found.record(trial), found.numbers[directory], in_use[directory]))
-    put_back(run.home, found.rows)
+    put_back(run.home, found.known)
 
 
 class Restored:
@@ -53,7 +54,7 @@ class Restored:
         self._damaged: set[str] = set()
         self._keeps_best = bool(filesystem.handler.spec.options.keep_best)
         self._there = run.home.snapshot()
-        self.rows: dict[str, list[dict[str, Any]]] = {}  # see `put_back`
+        self.known: dict[str, Known] = {}  # see `put_back`
         self._untold = set[str]()  # what was reported with these is not known
         self.numbers: Mapping[str, set[int]] = defaultdict(set, recorded_numbers(self._there))
 
@@ -128,7 +129,8 @@ class Restored:
             logger.info("%s: %s is newer than the saved state", trial, newest)
         self._run.note_latest(ray_records.key_at(self._run, newest))
         told = (r for r in whole if self._key_of(r) not in self._untold)
-        self.rows[directory] = [ray_records.row_of(trial, result) for result in told]
+        rows = [ray_records.row_of(trial, result) for result in told]
+        self.known[directory] = Known(rows, Path(trial.local_path))
         for result in whole:
             ray_records.register(trial, result)
 
@@ -166,8 +168,9 @@ class Restored:
             logger.warning("%s is not whole any more: files are missing", key)
             return None
         checkpoint = Checkpoint(f"{self._run.root}/{key}", self._filesystem)
-        if manifest.metrics is None:
+        if not ray_records.has_counts(manifest.metrics):
             self._untold.add(key)
+        if manifest.metrics is None:
             logger.warning("%s: nobody knows what was reported with it; it counts without", key)
         return ray_records.result_of(trial, checkpoint, manifest.metrics)
 

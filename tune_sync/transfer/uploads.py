@@ -223,10 +223,12 @@ class Uploads:
         Not sooner: who tells of that again would have it for new, of a try that was given up.
         """
         with self._lists:
-            beside = self._reported.pop(directory, {})
-            left = {c: a for c, a in beside.items() if not all(t.is_taken for t in a.values())}
-            if left:
-                self._reported[directory] = left
+            ended = [d for d in self._reported if layout.below(directory, d) is not None]
+            for each in ended:
+                beside = self._reported.pop(each)
+                left = {c: a for c, a in beside.items() if not all(t.is_taken for t in a.values())}
+                if left:
+                    self._reported[each] = left
 
     def reported_at(self, checkpoint: str) -> list[str]:
         """What `checkpoint` is made of: the last attempt of each rank that reported it."""
