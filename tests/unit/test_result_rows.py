@@ -99,6 +99,14 @@ def iterations(home: Home) -> list[int]:
     return found
 
 
+def test_half_a_row_goes_also_where_none_is_put_back(run: Run) -> None:
+    """Ray would write its next one on."""
+    stored(run.home, [row(1), row(2)], b'{"score": 6, "traini')
+    adopts(run.home, [row(2)])
+    assert iterations(run.home) == [1, 2]
+    assert read(run.home, RESULTS).endswith(b"}\n")
+
+
 @pytest.mark.parametrize("torn", [b"", b'{"score": 6, "traini'])
 def test_later_rows_come_after_those_that_are_there(
     run: Run, torn: bytes, caplog: pytest.LogCaptureFixture

@@ -77,7 +77,7 @@ def _put_back(home: Home, directory: str, known: Known) -> None:
         try:
             stored = _read(home, key)
             body = complete(_longer(stored, known.local / name), known.rows)
-            if len(body) > len(whole_lines(stored)):
+            if body not in (b"", stored):
                 _write(home, key, body)
         except LeaseLostError:
             raise
@@ -133,7 +133,7 @@ def _later(rows: Sequence[Row], newest_first: Iterable[Row]) -> list[Row]:
     return list(later.values())
 
 
-def whole_lines(body: bytes) -> bytes:
+def _whole_lines(body: bytes) -> bytes:
     """Without the half of a line that Ray was writing while it was copied."""
     return body[: body.rfind(b"\n") + 1]
 
@@ -149,9 +149,9 @@ def _rows_from_the_end(body: bytes) -> Iterator[Row]:
 
 def _longer(stored: bytes, local: Path) -> bytes:
     """The whole lines that are stored, or those that this node has, if they go on from these."""
-    whole = whole_lines(stored)
+    whole = _whole_lines(stored)
     with suppress(OSError):
-        here = whole_lines(local.read_bytes())
+        here = _whole_lines(local.read_bytes())
         return here if here.startswith(whole) else whole
     return whole
 
