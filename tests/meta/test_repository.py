@@ -66,11 +66,14 @@ def test_help_says_what_a_script_does_and_sets_nothing_up(tmp_path: Path, name: 
 
 
 def test_a_set_up_says_that_it_downloads_until_its_directory_grows(tmp_path: Path) -> None:
-    work = f"sleep 1; head -c 9000000 /dev/urandom >{tmp_path}/it; sleep 1.5"
-    script = f"source scripts/setup.sh; tell_every_s=0.3; and_tell {tmp_path} sh -c '{work}'"
-    command = ["bash", "-c", script]
-    said = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=100).stdout
-    first, *_, last = said.splitlines()
+    grows, told = tmp_path / "grows", tmp_path / "told"
+    grows.mkdir()
+    seen = f"until grep -q %s {told}; do sleep 0.1; done"
+    fills = f"head -c 9000000 /dev/urandom >{grows}/it"
+    work = f"{seen % 'downloading'}; {fills}; {seen % 'installing'}"
+    script = f"source scripts/setup.sh; tell_every_s=0.3; and_tell {grows} sh -c '{work}' >{told}"
+    subprocess.run(["bash", "-c", script], cwd=ROOT, check=True, timeout=250)
+    first, *_, last = told.read_text().splitlines()
     assert first.endswith(" s, downloading")
     assert re.search(r" s, installing, \d+ MB so far$", last)
 
