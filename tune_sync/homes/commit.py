@@ -76,10 +76,10 @@ class Committer(Records):
         self.store.make_dir(layout.staged_key(checkpoint, attempt))
         return attempt
 
-    def seal(self, checkpoint: str, seal: Seal) -> None:
+    def seal(self, checkpoint: str, seal: Seal, *, places: bool = True) -> None:
         """Close an attempt: its bytes are durable, and then its seal, when this returns.
 
-        May be called again with a longer list while the checkpoint is not placed.
+        May be called again with a longer list while it is not placed. `places`: that will be here.
 
         Raises:
             NotWholeError: A listed file is missing or has another length.
@@ -94,8 +94,8 @@ class Committer(Records):
         self.store.sync(layout.parent(data))  # or a power cut might leave the seal without them
         if not self._has_later(checkpoint, seal):  # this call may come again, late
             self._replace(layout.seal_key(checkpoint, seal.attempt), to_json(seal))
-        # Durable together with what is above: where it goes, or a log might make that, unsynced.
-        self.store.make_dir(layout.parent(checkpoint))
+        if places:  # or a log might make the directory that it goes to, unsynced
+            self.store.make_dir(layout.parent(checkpoint))
         self._sync_above(layout.attempt_key(checkpoint, seal.attempt))
 
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
