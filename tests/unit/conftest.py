@@ -18,10 +18,7 @@ from tune_sync.run import Run
 
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """pytest's; one in shared memory with `in_shared_memory`. A part of that has to be free,
-
-    which is more than many a disk has.
-    """
+    """That of pytest, or with `in_shared_memory` one there: so much is free on few disks."""
     if request.node.get_closest_marker("in_shared_memory") is None:
         yield tmp_path
         return

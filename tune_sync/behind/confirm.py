@@ -37,7 +37,7 @@ def confirm(
     with copies.held(checkpoint, seal.attempt) as is_there:  # what was removed is not made again
         if is_there and _is_newest(copies, checkpoint, seal):
             with suppress(StoreFullError):  # no room for the seal: it is durable once it is sent
-                Committer(copies.store).seal(checkpoint, confirmed, places=False)
+                Committer(copies.store).seal(checkpoint, confirmed, is_home=False)
     return confirmed
 
 

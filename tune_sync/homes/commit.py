@@ -76,10 +76,10 @@ class Committer(Records):
         self.store.make_dir(layout.staged_key(checkpoint, attempt))
         return attempt
 
-    def seal(self, checkpoint: str, seal: Seal, *, places: bool = True) -> None:
+    def seal(self, checkpoint: str, seal: Seal, *, is_home: bool = True) -> None:
         """Close an attempt: its bytes are durable, and then its seal, when this returns.
 
-        May be called again with a longer list while it is not placed. `places`: that will be here.
+        May be called again with a longer list while it is not placed; with `is_home`, that is here.
 
         Raises:
             NotWholeError: A listed file is missing or has another length.
@@ -94,7 +94,7 @@ class Committer(Records):
         self.store.sync(layout.parent(data))  # or a power cut might leave the seal without them
         if not self._has_later(checkpoint, seal):  # this call may come again, late
             self._replace(layout.seal_key(checkpoint, seal.attempt), to_json(seal))
-        if places:  # or a log might make the directory that it goes to, unsynced
+        if is_home:  # or a log might make the directory that it goes to, unsynced
             self.store.make_dir(layout.parent(checkpoint))
         self._sync_above(layout.attempt_key(checkpoint, seal.attempt))
 

@@ -4,7 +4,7 @@ Ray writes them on the driver's node, and copies them to the experiment when it 
 to ten seconds of them die with the driver. A restored trial goes on from its newest checkpoint, and
 its loggers go on with the copies. So these are completed before: by what the driver's node still
 has of them, if that is the same Ray, and then by what was reported with each checkpoint that is
-published, which its manifest tells. Nothing that is there is changed.
+published, which its manifest tells. Rows that are there stay as they are.
 """
 
 from __future__ import annotations
