@@ -27,6 +27,7 @@ THREADS_COUNT = 32
 OPS_COUNT = 10
 TASKS_COUNT = 50
 FILE_COUNTS = (1, 4, 16, 257, 2000)
+FEW_FILE_COUNTS = (4, 257)
 LATENCY_S = 0.5  # far more than a busy machine needs for a request
 # Nobody waits for a thread that waits for another: then it would be for ever.
 SOON_S = 200.0
@@ -171,17 +172,25 @@ def with_few_threads(config: dict[str, Any]) -> None:
         tune.report({"took_s": time.monotonic() - start_s, "count": count, "digest": digest})
 
 
-@pytest.mark.parametrize("threads_count", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("engine", "threads_count", "file_counts"),
+    [
+        ("obstore", 1, FILE_COUNTS),
+        ("pyarrow", 1, FEW_FILE_COUNTS),  # whose threads are those that there are too few of
+        pytest.param("obstore", 2, FILE_COUNTS, marks=pytest.mark.slow),
+    ],
+)
 def test_a_directory_with_more_files_than_threads_is_stored(
-    own_server: S3Server, threads_count: int
+    own_server: S3Server, engine: str, threads_count: int, file_counts: tuple[int, ...]
 ) -> None:
     start_s = time.monotonic()
     result = fit(
-        f"few-{threads_count}", with_few_threads, dict(own_server.options),
-        threads_count=threads_count, file_counts=list(FILE_COUNTS),
+        f"few-{engine}-{threads_count}", with_few_threads,
+        {**own_server.options, "engine": engine},
+        threads_count=threads_count, file_counts=list(file_counts),
     )  # fmt: skip
     assert time.monotonic() - start_s < SOON_S
-    assert [metrics["count"] for _, metrics in result.best_checkpoints] == list(FILE_COUNTS)
+    assert [metrics["count"] for _, metrics in result.best_checkpoints] == list(file_counts)
     for checkpoint, metrics in result.best_checkpoints:
         with checkpoint.as_directory() as local:
             assert whole_digest(local) == metrics["digest"]

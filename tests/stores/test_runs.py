@@ -104,10 +104,14 @@ def test_a_restore_from_the_url_goes_on_and_the_name_is_taken(
     server: S3Server, cluster: None
 ) -> None:
     assert len(tune.Tuner(stumbles, run_config=in_bucket("again")).fit().errors) == 1
+    first = {key: read(f"again/{key}") for key in keys("again") if "/checkpoint_00000" in key}
     tuner = tune.Tuner.restore(f"{URL}/again", stumbles, resume_errored=True)
     (result,) = tuner.fit()
     assert result.error is None
     assert (result.metrics["step"], result.metrics["resumed_at"]) == (5, 3)
+    assert first == {key: read(f"again/{key}") for key in first}
+    names = {key.split("/")[1] for key in keys("again") if key[0] != "." and "/checkpoint_" in key}
+    assert names == {f"checkpoint_00000{number}" for number in range(6)}
     published = [k for k in keys("again") if k.startswith(".tune_sync/manifests/")]
     assert len(published) == 6
     before = keys("again")

@@ -10,6 +10,8 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import infer_storage_options
 
+from tune_sync import CommandSyncer, SyncConfig
+from tune_sync.buckets.fsspec_bucket import FsspecBucket
 from tune_sync.buckets.opening import check_bucket, open_bucket
 from tune_sync.buckets.url import parse_bucket_url
 from tune_sync.errors import ConfigError
@@ -44,6 +46,15 @@ def test_the_host_is_no_part_of_the_path(tmp_path: Path) -> None:
     assert set(OfHost.hosts) == {("box", 2222)}
 
 
+@pytest.mark.parametrize("scheme", ["ftp", "sftp", "ssh"])
+def test_what_hangs_with_several_files_is_refused_but_not_to_a_command(scheme: str) -> None:
+    place = f"{scheme}://box/results"
+    with pytest.raises(ConfigError, match=f"{scheme}:// cannot be used.*CommandSyncer"):
+        SyncConfig(upload_dir=place)
+    copy = CommandSyncer("put {source} {target}", "get {source} {target}", "rm {target}")
+    assert SyncConfig(upload_dir=place, syncer=copy).upload_dir == place
+
+
 def test_options_that_a_library_wants_are_named() -> None:
     with pytest.raises(ConfigError, match=r"github://.*storage_options.*'org' and 'repo'"):
         check_bucket(parse_bucket_url("github://a/b"), None, write=True)
@@ -52,3 +63,50 @@ def test_options_that_a_library_wants_are_named() -> None:
 def test_hadoop_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match="JAVA_HOME"):
         check_bucket(parse_bucket_url("hdfs://nobody/x"), None, write=True)
+
+
+class WithWordsOfItsOwn(LocalFileSystem):  # type: ignore[misc]
+    """Says in its own words that there is no such file, as some libraries do."""
+
+    def rm_file(self, path: str) -> None:
+        if not self.exists(path):
+            raise OSError("550 No such file or directory.")
+        if path.endswith("kept"):
+            raise OSError("550 Not today.")
+        super().rm_file(path)
+
+    def cat_file(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        if not self.isfile(path):
+            raise OSError("550 Is a directory.")
+        return super().cat_file(path, *args, **kwargs)
+
+
+def test_what_is_not_there_is_known_whatever_a_library_calls_it(tmp_path: Path) -> None:
+    bucket = FsspecBucket(WithWordsOfItsOwn, str(tmp_path), makes_dirs=True)
+    for name in ("x", "y", "kept"):
+        bucket.put(f"d/{name}", b"1")
+    bucket.delete(["d/none", "d/x"])
+    assert [found.key for found in bucket.list("d")] == ["d/kept", "d/y"]
+    for absent in ("d", "d/x"):
+        with pytest.raises(FileNotFoundError):
+            bucket.get(absent)
+    with pytest.raises(OSError, match="Not today"):
+        bucket.delete(["d/kept", "d/y"])
+
+
+@pytest.mark.parametrize("refusal", ["403 Forbidden", "timed out"])
+def test_what_could_not_be_asked_is_not_taken_for_absent(tmp_path: Path, refusal: str) -> None:
+    class Refuses(LocalFileSystem):  # type: ignore[misc]
+        def rm_file(self, path: str) -> None:
+            raise OSError(refusal)
+
+        def cat_file(self, path: str, *args: Any, **kwargs: Any) -> Any:
+            raise OSError(refusal)
+
+        def info(self, path: str, **kwargs: Any) -> Any:
+            raise FileNotFoundError(path)  # as libraries do that take any error for this
+
+    bucket = FsspecBucket(Refuses, str(tmp_path), makes_dirs=True)
+    for call in (lambda: bucket.get("d/x"), lambda: bucket.delete(["d/x"])):
+        with pytest.raises(OSError, match=refusal):
+            call()

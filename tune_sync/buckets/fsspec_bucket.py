@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from tune_sync.buckets.bucket import Capabilities, ObjectInfo, check_object_key, part_size_bytes
+from tune_sync.buckets.failures import is_denied, is_transient
 from tune_sync.errors import PutConflictError
 from tune_sync.layout import INTERNAL_DIR
 
@@ -79,7 +80,11 @@ class FsspecBucket:
         """See `Bucket.get`."""
         path = self._path(key)
         if not offset_bytes and length_bytes is None:
-            return bytes(self._fs.cat_file(path))
+            try:
+                return bytes(self._fs.cat_file(path))
+            except Exception as error:
+                self._raise_if_absent(key, error)
+                raise
         found = self.info(key)  # a range beyond the end is an error of some stores
         if found is None:
             raise FileNotFoundError(key)
@@ -119,12 +124,25 @@ class FsspecBucket:
 
     def delete(self, keys: Sequence[str]) -> None:
         """See `Bucket.delete`. Never by `rm`, which takes `*` for a pattern, if that can be."""
-        for path in [self._path(key) for key in keys]:
+        for key, path in [(key, self._path(key)) for key in keys]:
             with suppress(*_ABSENT):
                 try:
                     self._fs.rm_file(path)
                 except NotImplementedError:
                     self._delete_by_rm(path)
+                except Exception as error:
+                    self._raise_if_absent(key, error)
+                    raise
+
+    def _raise_if_absent(self, key: str, error: Exception) -> None:
+        """Some libraries say in words of their own that there is no such file.
+
+        One that could not be asked is never taken for that.
+        """
+        if isinstance(error, (*_ABSENT, TypeError)) or is_denied(error) or is_transient(error):
+            return
+        if self.info(key) is None:
+            raise FileNotFoundError(key) from error
 
     def _delete_by_rm(self, path: str) -> None:
         if any(sign in path for sign in "*?["):

@@ -8,6 +8,8 @@ from tune_sync.errors import ConfigError
 
 # Of fsspec's, what only reads.
 _READ_ONLY = ("http", "https")
+# Whose libraries have one connection, which only one thread at a time may use.
+_UNFIT = ("ftp", "sftp", "ssh")
 _TESTED = {
     "s3": "obstore",
     "gs": "obstore",
@@ -31,7 +33,7 @@ def meant_url(text: str) -> str:
 
 
 def check_scheme(scheme: str) -> None:
-    """Raise ConfigError for a scheme that nothing can be written to, or that nobody knows."""
+    """Raise ConfigError for a scheme that nothing can be written to safely, or nobody knows."""
     import fsspec  # not at the top: most runs need none of it
 
     if scheme in _READ_ONLY:
@@ -39,6 +41,12 @@ def check_scheme(scheme: str) -> None:
             f"{scheme}:// is only read from; where that is the address of an S3-like store, give "
             'upload_dir="s3://bucket/path" and storage_options={"endpoint_url": "'
             f'{scheme}://..."}}; {_known()}'
+        )
+    if scheme in _UNFIT:
+        raise ConfigError(
+            f"{scheme}:// cannot be used: fsspec's library for it hangs where several files are "
+            f"sent at once; a command that reaches that host can be: syncer=CommandSyncer(...); "
+            f"{_known()}"
         )
     known = {*_TESTED, *fsspec.available_protocols(), *fsspec.registry}
     if scheme not in known and scheme.lower() in known:
