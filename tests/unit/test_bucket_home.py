@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import uuid
 from collections.abc import Callable
@@ -19,8 +20,14 @@ from tune_sync.errors import (
     PathRefusedError,
     TuneSyncError,
 )
+from tune_sync.homes.bucket import home as bucket_home
 from tune_sync.homes.bucket import streams as bucket_streams
-from tune_sync.homes.bucket.home import OVER_KEPT_COUNT, SEALED_KEPT_COUNT, BucketHome
+from tune_sync.homes.bucket.home import (
+    OVER_KEPT_COUNT,
+    PUBLISHING_S,
+    SEALED_KEPT_COUNT,
+    BucketHome,
+)
 from tune_sync.homes.bucket.staging import BEGUN, SEAL, final_key, mark_key
 from tune_sync.homes.home import Piece, digest_of
 from tune_sync.layout import MARKER, staged_key
@@ -265,3 +272,22 @@ def test_a_directory_that_holds_published_checkpoints_is_not_removed_as_such(
     bucket.delete([manifest.lstrip("/")])
     BucketHome(bucket).remove("trial")
     assert bucket.list("") == []
+
+
+def test_what_is_still_not_published_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the keys of a retry may lie files of the try before; its own wait aside meanwhile."""
+    bucket = MemoryBucket()
+    writer, first = BucketHome(bucket), BucketHome(bucket).begin(C0)
+    write(writer, first, b"first", chunks=False)
+    writer.discard_attempt(C0, first)
+    second = writer.begin(C0)
+    write(writer, second, b"other", chunks=False)
+    writer.seal(C0, Seal(second, 0, 1.0, (FileEntry("x", 5, digest_of(b"other")),), ()))
+    seconds = itertools.count(0.0, PUBLISHING_S)
+    reader = BucketHome(bucket, clock=lambda: next(seconds))
+    monkeypatch.setattr(bucket_home, "LOOK_S", 0.0)
+    with pytest.raises(NotWholeError, match=rf"{C0} is still not published after 60 s"):
+        reader.list(C0, True)
+    writer.publish(C0, False, [second])
+    assert [entry.key for entry in reader.list(C0, True)] == [f"{C0}/x"]
+    assert reader.read(f"{C0}/x", 0, 10) == b"other"

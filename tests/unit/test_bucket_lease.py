@@ -124,8 +124,10 @@ def test_a_live_holder_may_be_replaced_if_the_caller_says_so(
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"owner": "x"}', b"[]"])
 def test_an_unreadable_lease_is_free(
-    bucket: MemoryBucket, clock: Clock, made: list[BucketLease], body: bytes
-) -> None:
+    bucket: MemoryBucket, clock: Clock, made: list[BucketLease], body: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(bucket_lease, "UNREADABLE_PAUSE_S", 0.0)
     bucket.put(LEASE_KEY, body)
     assert read_holder(bucket) is None
     mine(bucket, clock, made).acquire()
@@ -291,3 +293,25 @@ def test_what_is_only_tidied_is_not_taken_from_a_process_that_is_stopped(
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_heartbeat_that_is_being_written_is_no_lost_lease(
+    clock: Clock, made: list[BucketLease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind hdfs:// and smb:// an object is empty for a moment while it is put."""
+    bucket = MemoryBucket(conditional_put=False)
+    lease = mine(bucket, clock, made)
+    lease.acquire()
+    whole, looks = bucket.objects[LEASE_KEY], list[float]()
+
+    def written_meanwhile(pause_s: float) -> None:
+        looks.append(pause_s)
+        bucket.objects[LEASE_KEY] = whole if len(looks) == 3 else b""
+
+    monkeypatch.setattr(bucket_lease.time, "sleep", written_meanwhile)
+    bucket.objects[LEASE_KEY] = b""
+    lease.check()
+    looks.clear()
+    bucket.objects[LEASE_KEY] = b""
+    with pytest.raises(LeaseHeldError):
+        mine(bucket, clock, made, "other").acquire()

@@ -255,3 +255,33 @@ def test_a_refusal_says_that_there_are_no_credentials(monkeypatch: pytest.Monkey
     assert "no credentials were found" not in refusal({"key": "k"})
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
     assert "no credentials were found" not in refusal({})
+
+
+class PanicException(BaseException):
+    """As what is written in Rust raises where it is broken."""
+
+
+def test_a_panic_of_a_library_is_an_error_of_the_request() -> None:
+    class Panicking(MemoryBucket):
+        def get(self, *asked: object) -> bytes:
+            raise PanicException("index out of bounds")
+
+        def put_stream(self, *asked: object) -> str:
+            raise PanicException("index out of bounds")
+
+    bucket, _ = over(Panicking())
+    with pytest.raises(OSError, match=r"cannot read x.*index out of bounds"):
+        bucket.get("x")
+    with pytest.raises(OSError, match=r"cannot put x.*index out of bounds"):
+        bucket.put_stream("x", [b"1"])
+
+
+def test_who_ends_a_request_by_hand_ends_it() -> None:
+    class Ended(MemoryBucket):
+        def get(self, *asked: object) -> bytes:
+            raise KeyboardInterrupt
+
+    bucket, pauses = over(Ended())
+    with pytest.raises(KeyboardInterrupt):
+        bucket.get("x")
+    assert pauses == []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
 from tune_sync.buckets.transfers import Transfers
 
 WAIT_S = 60.0
+SOON_S = 10.0
 
 
 def test_a_part_is_over_when_all_its_requests_are() -> None:
@@ -84,3 +86,48 @@ def test_a_part_that_is_dropped_ends_what_is_under_way_and_begins_nothing() -> N
     dropping.join(WAIT_S)
     assert done == ["slow"]
     transfers.wait("a")
+
+
+def test_what_ends_a_request_without_an_error_ends_no_wait() -> None:
+    class Panic(BaseException):
+        """As of a library in Rust."""
+
+    def act() -> None:
+        raise Panic("it broke")
+
+    transfers = Transfers(1, 100)
+    transfers.start("a", 1, act)
+    ended: list[BaseException] = []
+    assert _in_time(lambda: transfers.wait("a"), ended)
+    assert "it broke" in str(ended[0])
+
+
+def test_a_request_that_finds_no_thread_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    transfers, done = Transfers(1, 100), list[str]()
+
+    def none_left(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as context:
+        context.setattr(threading.Thread, "start", none_left)
+        with pytest.raises(RuntimeError, match="new thread"):
+            transfers.start("a", 100, lambda: done.append("never"))
+    assert _in_time(lambda: transfers.drop("a"), [])
+    transfers.start("b", 100, lambda: done.append("b"))  # nothing is held for what never began
+    transfers.wait("b")
+    assert done == ["b"]
+
+
+def _in_time(act: Callable[[], None], ended: list[BaseException]) -> bool:
+    """Whether it ends, with an error or without."""
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(SOON_S)
+    return not thread.is_alive()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import time
+import uuid
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow.fs as pafs
@@ -22,7 +25,15 @@ from tune_sync.errors import PutConflictError
 from tune_sync.layout import INTERNAL_DIR
 
 # Whatever it is given, pyarrow sends parts of 10 MiB, of which a store takes 10,000.
-MAX_STREAM_BYTES = MAX_PARTS_COUNT * (10 << 20)
+ONE_REQUEST_BYTES = 10 << 20
+MAX_STREAM_BYTES = MAX_PARTS_COUNT * ONE_REQUEST_BYTES
+
+# What replaces an object part by part is first put here, whole.
+ASIDE = f"{INTERNAL_DIR}/aside-"
+# Nobody writes one object for so long: what is older was left by a writer that was killed.
+ASIDE_S = 86_400.0
+# Larger objects S3 copies in parts only, which pyarrow does not do.
+MAX_COPY_BYTES = 5 << 30
 
 
 class ArrowBucket:
@@ -54,7 +65,11 @@ class ArrowBucket:
 
     def check(self) -> None:
         """See `Client.check`."""
-        self.list_dir(INTERNAL_DIR)  # first: an answer about the bucket alone tells no reason
+        # First: an answer about the bucket alone tells no reason.
+        ours, _ = self.list_dir(INTERNAL_DIR)
+        left = [o.key for o in ours if o.key.startswith(ASIDE) and _is_old(o)]
+        with suppress(OSError):  # who may not delete is not kept from looking
+            self.delete(left)
         bucket = self._root.partition("/")[0]
         if self._fs.get_file_info(bucket).type == pafs.FileType.NotFound:
             raise FileNotFoundError(f"NoSuchBucket: there is no bucket {bucket}")
@@ -101,6 +116,9 @@ class ArrowBucket:
         """See `Bucket.put`."""
         if create_only and self.info(key) is not None:
             raise PutConflictError(f"{key} exists: another writer was first")
+        if len(data) > ONE_REQUEST_BYTES:
+            self._write_aside(self._fs, key, [data])
+            return ""
         with self._fs.open_output_stream(self._path(key)) as stream:
             stream.write(data)
         return ""
@@ -112,15 +130,11 @@ class ArrowBucket:
         path = self._path(key)
         if self._make_larger is not None and (size_bytes or 0) > MAX_STREAM_BYTES:
             return self._make_larger().put_stream(key, chunks, size_bytes)
-        stream = self._streams.open_output_stream(path, buffer_size=part_size_bytes(size_bytes))
-        try:
-            for chunk in chunks:
-                stream.write(chunk)
-        except BaseException:
-            # A stream of pyarrow cannot be given up: it completes when it is dropped.
-            self._take_back(stream, path)
-            raise
-        stream.close()
+        may_copy = size_bytes is not None and size_bytes <= MAX_COPY_BYTES
+        if may_copy and self.info(key) is not None:
+            self._write_aside(self._streams, key, chunks, part_size_bytes(size_bytes))
+        else:
+            self._write(self._streams, path, chunks, part_size_bytes(size_bytes))
         return ""
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -131,12 +145,39 @@ class ArrowBucket:
             except FileNotFoundError:
                 continue
 
-    def _take_back(self, stream: Any, path: str) -> None:
+    def _write_aside(
+        self, fs: pafs.FileSystem, key: str, chunks: Iterable[bytes | memoryview],
+        buffer_bytes: int | None = None,
+    ) -> None:  # fmt: skip
+        """Replace an object whole: what fails half way leaves what was there."""
+        aside = self._path(f"{ASIDE}{uuid.uuid4().hex}")
+        self._write(fs, aside, chunks, buffer_bytes)
         try:
+            fs.copy_file(aside, self._path(key))
+        finally:
+            with suppress(OSError):  # `check` removes it later
+                fs.delete_file(aside)
+
+    def _write(
+        self, fs: pafs.FileSystem, path: str, chunks: Iterable[bytes | memoryview],
+        buffer_bytes: int | None,
+    ) -> None:  # fmt: skip
+        stream = fs.open_output_stream(path, buffer_size=buffer_bytes)
+        try:
+            for chunk in chunks:
+                stream.write(chunk)
             stream.close()
+        except BaseException:
+            # A stream of pyarrow cannot be given up: it completes when it is dropped. And what its
+            # end says would hide why.
+            self._take_back(stream, path)
+            raise
+
+    def _take_back(self, stream: Any, path: str) -> None:
+        with suppress(Exception):
+            stream.close()
+        with suppress(Exception):  # no seal names it: nobody takes it for whole
             self._fs.delete_file(path)
-        except Exception:
-            return  # no seal names it: nobody takes it for whole
 
     def _select(self, prefix: str, recursive: bool) -> builtins.list[pafs.FileInfo]:
         base = self._path(prefix)
@@ -155,6 +196,10 @@ class ArrowBucket:
         return ObjectInfo(
             self._key(found.path), found.size or 0, modified / 1e9 if modified else 0.0
         )
+
+
+def _is_old(found: ObjectInfo) -> bool:
+    return time.time() - found.modified_s > ASIDE_S
 
 
 def _is_object(found: pafs.FileInfo) -> bool:

@@ -137,6 +137,21 @@ _NAMES = re.compile(
 )
 
 
+def as_exception(error: BaseException) -> Exception:
+    """What went wrong with a request, as what `except Exception` does not let pass.
+
+    A panic of a library in Rust is none: it would end threads that others wait for. Anything else
+    that is none is raised again.
+    """
+    if isinstance(error, Exception):
+        return error
+    if type(error).__name__ != "PanicException":
+        raise error
+    broken = OSError(f"its library broke off: {error!r}")
+    broken.__cause__ = error
+    return broken
+
+
 def is_transient(error: BaseException) -> bool:
     """Whether the same request may work in a moment."""
     if isinstance(error, StoreUnreachableError):

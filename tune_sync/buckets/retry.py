@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NoReturn, Protocol, TypeVar
 
 from tune_sync.buckets.bucket import Bucket, Capabilities, ObjectInfo
-from tune_sync.buckets.failures import as_store_error, is_denied, is_transient
+from tune_sync.buckets.failures import as_exception, as_store_error, is_denied, is_transient
 from tune_sync.errors import PutConflictError, StoreDeniedError, StoreUnreachableError
 
 T = TypeVar("T")
@@ -159,7 +159,8 @@ class RetryBucket:
                 etag = self._here().put_stream(key, source, size_bytes)
                 self._has_answered = True
                 return etag
-            except Exception as error:
+            except BaseException as raised:
+                error = as_exception(raised)
                 if source.error is not None:
                     raise source.error from None
                 again = is_denied(error) and not rebuilt and not source.is_asked
@@ -207,7 +208,8 @@ class RetryBucket:
                 found = act(self._here())
                 self._has_answered = True
                 return found
-            except Exception as error:
+            except BaseException as raised:
+                error = as_exception(raised)
                 tried_count += 1
                 self._warn(error)
                 again = is_transient(error) and tried_count < self._retry.tries_count

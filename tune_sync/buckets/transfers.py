@@ -47,7 +47,13 @@ class Transfers:
             self._check(part)
             self._held_bytes += size_bytes
             self._pending_count[part] += 1
-        self.pool.submit(self._run, part, size_bytes, act)
+        begun = threading.Lock()
+        try:
+            self.pool.submit(self._run, part, size_bytes, act, begun)
+        except BaseException:  # no more threads; the pool may have it in its queue all the same
+            if begun.acquire(blocking=False):
+                self._note_over(part, size_bytes, None)
+            raise
 
     def wait(self, part: str) -> None:
         """Return when all requests of a part are done. Raises as `start` does."""
@@ -74,13 +80,23 @@ class Transfers:
         if part in self._errors:
             raise self._errors[part]
 
-    def _run(self, part: str, size_bytes: int, act: Callable[[], None]) -> None:
+    def _run(
+        self, part: str, size_bytes: int, act: Callable[[], None], begun: threading.Lock
+    ) -> None:
+        if not begun.acquire(blocking=False):
+            return
         error: Exception | None = None
         try:
             if not self._dropped[part] and part not in self._errors:
                 act()
         except Exception as raised:
             error = raised
+        except BaseException as raised:  # nobody else would say that it is over
+            error = OSError(f"a request broke off: {raised!r}")
+            error.__cause__ = raised
+        self._note_over(part, size_bytes, error)
+
+    def _note_over(self, part: str, size_bytes: int, error: Exception | None) -> None:
         with self._changed:
             if error is not None:
                 self._errors.setdefault(part, error)

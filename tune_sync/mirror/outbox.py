@@ -17,7 +17,7 @@ from typing import Any
 from tune_sync import layout
 from tune_sync.errors import ConfigError, DamagedError, StoreError
 from tune_sync.mirror.record import MARK_NAME, MIRROR_DIR, experiment_of, mark_json
-from tune_sync.syncers.base import Syncer
+from tune_sync.syncers.base import Syncer, exits_told
 from tune_sync.syncers.choosing import link_or_copy
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -153,15 +153,17 @@ class Outbox:
 
     def _try(self, act: Callable[[], Any]) -> None:
         if type(self._syncer).retry is not Syncer.retry:
-            self._start(act)
-            self._syncer.wait_or_retry(RETRIES, self._backoff_s)
+            with exits_told(type(self._syncer).__name__):
+                self._start(act)
+                self._syncer.wait_or_retry(RETRIES, self._backoff_s)
         else:
             self._repeat(act)
         self._on_progress()
 
     def _once(self, act: Callable[[], Any]) -> None:
-        self._start(act)
-        self._syncer.wait()
+        with exits_told(type(self._syncer).__name__):
+            self._start(act)
+            self._syncer.wait()
 
     def _repeat(self, act: Callable[[], Any]) -> None:
         """For a syncer that has no `retry` of its own."""

@@ -9,13 +9,34 @@ from __future__ import annotations
 import abc
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from tune_sync.errors import ConfigError, SyncTimeoutError
+from tune_sync.errors import ConfigError, StoreError, SyncTimeoutError
 
 # Ray's own defaults.
 SYNC_PERIOD_S = 300.0
 SYNC_TIMEOUT_S = 1800.0
+
+
+@contextmanager
+def exits_told(what: str) -> Iterator[None]:
+    """For code of the user's: what ends like a program says so as an error, unless all went well.
+
+    The `main` of a command line tool, called as a function, raises `SystemExit`. That ends a thread
+    without a word, as if it were done, and elsewhere the driver.
+
+    Args:
+        what: Was called, for the message.
+
+    Raises:
+        StoreError: It ended with another exit code than 0.
+    """
+    try:
+        yield
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise StoreError(f"{what} ended with exit code {end.code}") from end
 
 
 class Syncer(abc.ABC):
@@ -197,6 +218,9 @@ class BackgroundSyncer(Syncer):
             command()
         except Exception as error:
             self._error = error
+        except BaseException as error:  # it ends this thread, and must not look like success
+            self._error = StoreError(f"the sync broke off: {error!r}")
+            self._error.__cause__ = error
 
     def __getstate__(self) -> dict[str, object]:
         return {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tune_sync.errors import ConfigError
-from tune_sync.syncers.base import SYNC_PERIOD_S, SYNC_TIMEOUT_S, BackgroundSyncer
+from tune_sync.syncers.base import SYNC_PERIOD_S, SYNC_TIMEOUT_S, BackgroundSyncer, exits_told
 from tune_sync.syncers.choosing import chosen, fetch_chosen
 
 
@@ -47,7 +47,7 @@ class CallbackSyncer(BackgroundSyncer):
 
         def send() -> None:
             with chosen(local_dir, exclude) as source:
-                self._upload(source, remote_dir)
+                self._call("upload", self._upload, source, remote_dir)
 
         return self._start(send)
 
@@ -55,10 +55,14 @@ class CallbackSyncer(BackgroundSyncer):
         """See `Syncer.sync_down`."""
 
         def fetch(target: str) -> None:
-            self._download(remote_dir, target)
+            self._call("download", self._download, remote_dir, target)
 
         return self._start(lambda: fetch_chosen(fetch, local_dir, exclude))
 
     def delete(self, remote_dir: str) -> bool:
         """See `Syncer.delete`."""
-        return self._start(lambda: self._delete(remote_dir))
+        return self._start(lambda: self._call("delete", self._delete, remote_dir))
+
+    def _call(self, name: str, function: Callable[..., Any], *directories: str) -> None:
+        with exits_told(f"{name}{directories}"):
+            function(*directories)

@@ -21,7 +21,7 @@ from tune_sync import guard, layout
 from tune_sync.buckets.ahead import ReadsAhead
 from tune_sync.buckets.bucket import Bucket
 from tune_sync.buckets.transfers import Transfers
-from tune_sync.errors import DamagedError
+from tune_sync.errors import DamagedError, NotWholeError
 from tune_sync.homes.bucket import lease as bucket_lease
 from tune_sync.homes.bucket.commit import BucketCommitter
 from tune_sync.homes.bucket.snapshot import BucketSnapshot, take_snapshot
@@ -304,14 +304,23 @@ class BucketHome(ReadsAll):
         return as_directory(key) if place.inner in names else None
 
     def _manifest(self, checkpoint: str) -> Manifest | None:
-        """A checkpoint's manifest; waited for while it is being published."""
+        """A checkpoint's manifest; waited for while it is being published. None if it is not ours.
+
+        Raises:
+            NotWholeError: It is still not published. What is there may be of several attempts.
+        """
         end_s = self._clock() + PUBLISHING_S
         while True:
             manifest = self.committer.manifest(checkpoint)
-            if manifest is not None or self._clock() > end_s:
+            if manifest is not None:
                 return manifest
             if not self.bucket.list(f"{layout.STAGING_DIR}/{checkpoint}"):
                 return self.committer.manifest(checkpoint)
+            if self._clock() > end_s:
+                raise NotWholeError(
+                    f"{checkpoint} is still not published after {PUBLISHING_S:.0f} s: look at how "
+                    "the driver's node reaches the bucket, or use an older checkpoint"
+                )
             time.sleep(LOOK_S)
 
     def _stream(self, key: str) -> ObjectStream:

@@ -32,6 +32,10 @@ HEARTBEAT_S = 15.0
 # has surely put its own by then.
 SETTLE_S = 2.0
 TAKE_TRIES_COUNT = 3
+# Where no put is conditional, as on disks behind hdfs:// or smb://, some empty an object before
+# they fill it anew: so what cannot be read may be a heartbeat. It is looked at again so often.
+UNREADABLE_LOOKS_COUNT = 10
+UNREADABLE_PAUSE_S = 0.2
 
 
 class BucketLease:
@@ -165,9 +169,15 @@ class BucketLease:
 
 
 def read_holder(bucket: Bucket) -> Holder | None:
-    """Who holds the lease in `bucket`; None if nobody does, or it is unreadable."""
+    """Who holds the lease in `bucket`; None if nobody does, or it is and stays unreadable."""
     try:
-        return holder_from_json(bucket.get(LEASE_KEY))
+        found = holder_from_json(bucket.get(LEASE_KEY))
+        looks_count = 0 if bucket.capabilities.conditional_put else UNREADABLE_LOOKS_COUNT
+        while found is None and looks_count:
+            looks_count -= 1
+            time.sleep(UNREADABLE_PAUSE_S)
+            found = holder_from_json(bucket.get(LEASE_KEY))
+        return found
     except FileNotFoundError:
         return None
 
