@@ -101,6 +101,7 @@ class SentFiles:
         self._changed: set[str] = set()  # states of this run: those of earlier ones never do
         self._paced: Paced | None = None
         self._early: dict[str, tuple[SearchStream, Callable[[], None]]] = {}
+        self._searches: dict[str, bool] = {}  # one is there already, or is on its way
         self._known = threading.Lock()  # guards these; never held while a file is written
         self._asking = threading.Lock()
 
@@ -116,8 +117,9 @@ class SentFiles:
         if key.startswith(SEARCH_NAMES) and run is not None:
             searched = SearchStream(*given)
             # The first one goes at once: a state without any would tell that all trials are made.
-            if key in self._digests or run.saved_trials:
+            if key in self._searches or run.saved_trials:
                 searched.may_come = run.versions.following()
+            self._searches.setdefault(key, False)
             return searched
         if not key.startswith(STATE_NAME):
             return FileStream(*given)
@@ -138,17 +140,17 @@ class SentFiles:
             stream.drop()
             return
         durable = kind is Kind.STATE
-        if run is None or not run.home.rewrite_s:
-            later = partial(self._commit_in_turn, stream, key, durable, run, timeout_s)
-            if not isinstance(stream, SearchStream) or self._is_in_time(stream, key, later):
-                self._commit(stream, key, durable, run, timeout_s)
-            return
-        with self._known:
-            paced = self._paced = self._paced or Paced(run.home.rewrite_s)
-        # With `num_to_keep` the control loop waits for each state to be copied: neither the put
-        # nor the manifests that have to be there before it may hold that up.
-        put = partial(self._commit_in_turn, stream, key, durable, run, timeout_s)
-        paced.do(key, put, stream.drop, waits=not run.begun)
+        put = later = partial(self._commit_in_turn, stream, key, durable, run, timeout_s)
+        if run is not None and run.home.rewrite_s:
+            with self._known:
+                paced = self._paced = self._paced or Paced(run.home.rewrite_s)
+            # With `num_to_keep` the control loop waits for each state to be copied: neither the
+            # put nor the manifests that have to be there before it may hold that up.
+            put = later = partial(paced.do, key, later, stream.drop, waits=not run.begun)
+        else:
+            put = partial(self._commit, stream, key, durable, run, timeout_s)
+        if not isinstance(stream, SearchStream) or self._is_in_time(stream, key, later):
+            put()
 
     def flush(self, timeout_s: float) -> None:
         """Return when all that waits for its turn is in its place.
@@ -189,6 +191,8 @@ class SentFiles:
         why = self.unstored[key] = str(error)
         logger.error("%s is not stored: %s", key, why)
         self._note(key, None)
+        if not self._searches.get(key):
+            self._searches.pop(key, None)
         self._told.add(key)
         self._tell(key, why)
 
@@ -204,7 +208,7 @@ class SentFiles:
         They may also have told since what they could not store.
         """
         with self._known:
-            self._digests, self._changed, self._early = {}, set(), {}
+            self._digests, self._changed, self._early, self._searches = {}, set(), {}, {}
         with self._asking:
             self._ask_again_s = float("-inf")
 
@@ -335,6 +339,8 @@ class SentFiles:
         if run is not None and key.startswith(STATE_NAME) and stream.digest != before:
             run.state_written()
         self._note(key, stream.digest)
+        if key in self._searches:
+            self._searches[key] = True
         self.unstored.pop(key, None)
         if run is None and self._stored_after_all(key):
             self._tell(key, None)
