@@ -200,7 +200,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         elif place.kind is Kind.CHECKPOINT:
             self._upload(place).make_dir(place.inner)
         elif self._wanted(place, self.key(path) or ""):
-            self._writable_home().make_dir(self.key(path) or "")
+            self.files.make_dir(self._writable_home(), self.key(path) or "", self.run)
 
     def open_output_stream(self, path: str, metadata: object) -> pa.PythonFile:
         """A stream into a checkpoint's staging, or into a file that appears whole on close."""

@@ -50,6 +50,11 @@ class Paced:
         if not comes_later and waits:
             self._run(name, job)
 
+    def is_idle(self, name: str) -> bool:
+        """Whether no job of that name waits or is under way."""
+        with self._jobs_changed:
+            return name not in self._waiting and name not in self._running
+
     def flush(self, timeout_s: float) -> bool:
         """Return when all jobs are done; False if that took longer than `timeout_s`."""
         with self._jobs_changed:

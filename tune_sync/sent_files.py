@@ -101,6 +101,8 @@ class SentFiles:
         self._changed: set[str] = set()  # states of this run: those of earlier ones never do
         self._paced: Paced | None = None
         self._early: dict[str, tuple[SearchStream, Callable[[], None]]] = {}
+        self._searches: dict[str, bool] = {}  # one is there already, or is on its way
+        self._made: set[str] = set()  # directories, or they are on their way
         self._known = threading.Lock()  # guards these; never held while a file is written
         self._asking = threading.Lock()
 
@@ -116,8 +118,9 @@ class SentFiles:
         if key.startswith(SEARCH_NAMES) and run is not None:
             searched = SearchStream(*given)
             # The first one goes at once: a state without any would tell that all trials are made.
-            if key in self._digests or run.saved_trials:
+            if key in self._searches or run.saved_trials:
                 searched.may_come = run.versions.following()
+            self._searches.setdefault(key, False)
             return searched
         if not key.startswith(STATE_NAME):
             return FileStream(*given)
@@ -131,24 +134,40 @@ class SentFiles:
     ) -> None:
         """Put a finished file in its place; skips one that this process has sent before.
 
-        Where one file must not be put too often, the driver's wait for their turn, and of several
-        versions of one that wait only the newest is put.
+        Once training has begun a thread puts the driver's, so that nobody waits for where they go;
+        of several versions of one that wait for their turn only the newest is put.
         """
         if isinstance(stream, StateStream) and is_torn(stream.body):
             stream.drop()
             return
         durable = kind is Kind.STATE
-        if run is None or not run.home.rewrite_s:
-            later = partial(self._commit_in_turn, stream, key, durable, run, timeout_s)
-            if not isinstance(stream, SearchStream) or self._is_in_time(stream, key, later):
-                self._commit(stream, key, durable, run, timeout_s)
-            return
-        with self._known:
-            paced = self._paced = self._paced or Paced(run.home.rewrite_s)
-        # With `num_to_keep` the control loop waits for each state to be copied: neither the put
-        # nor the manifests that have to be there before it may hold that up.
-        put = partial(self._commit_in_turn, stream, key, durable, run, timeout_s)
-        paced.do(key, put, stream.drop, waits=not run.begun)
+        put = later = partial(self._commit_in_turn, stream, key, durable, run, timeout_s)
+        if run is not None and (_trains(run) or run.home.rewrite_s):
+            paced = self._pace(run)
+            if not durable and self._digests.get(key) == stream.digest and paced.is_idle(key):
+                stream.drop()  # of most trials nothing changes from one snapshot to the next
+                return
+            # With `num_to_keep` the control loop waits for each state to be copied: neither the
+            # put nor the manifests that have to be there before it may hold that up.
+            put = later = partial(paced.do, key, later, stream.drop, waits=not _trains(run))
+        else:
+            put = partial(self._commit, stream, key, durable, run, timeout_s)
+        if not isinstance(stream, SearchStream) or self._is_in_time(stream, key, later):
+            put()
+
+    def make_dir(self, home: Home, key: str, run: Run | None) -> None:
+        """Make a directory. Once training has begun nobody waits for that of the driver."""
+        make = partial(home.make_dir, key)
+        if run is None or not _trains(run):
+            make()
+        elif key in self._made:
+            return  # whoever puts a file makes it again, if it is gone
+        elif run.behind is not None:
+            self._made.add(key)
+            run.behind.offer(f"{key}/", make, is_state=False)
+        else:
+            self._made.add(key)
+            self._pace(run).do(f"{key}/", partial(self._make, key, make), _nothing, waits=False)
 
     def flush(self, timeout_s: float) -> None:
         """Return when all that waits for its turn is in its place.
@@ -189,6 +208,8 @@ class SentFiles:
         why = self.unstored[key] = str(error)
         logger.error("%s is not stored: %s", key, why)
         self._note(key, None)
+        if not self._searches.get(key):
+            self._searches.pop(key, None)
         self._told.add(key)
         self._tell(key, why)
 
@@ -204,7 +225,7 @@ class SentFiles:
         They may also have told since what they could not store.
         """
         with self._known:
-            self._digests, self._changed, self._early = {}, set(), {}
+            self._digests, self._changed, self._early, self._searches = {}, set(), {}, {}
         with self._asking:
             self._ask_again_s = float("-inf")
 
@@ -226,6 +247,7 @@ class SentFiles:
         """`key` was removed, with all that is below."""
         with self._known:
             self._digests = {k: d for k, d in self._digests.items() if layout.below(key, k) is None}
+            self._made = {made for made in self._made if layout.below(key, made) is None}
 
     def _within(
         self, storing: Storing, home: Home, key: str, commit: Callable[[FileStream], None],
@@ -239,6 +261,18 @@ class SentFiles:
 
         copied = CopiedStream(home, key, close, on_error)
         return copied
+
+    def _pace(self, run: Run) -> Paced:
+        with self._known:
+            self._paced = self._paced or Paced(run.home.rewrite_s)
+        return self._paced
+
+    def _make(self, key: str, make: Callable[[], None]) -> None:
+        try:
+            make()
+        except Exception as error:  # what is put into it says so, too
+            self._made.discard(key)
+            logger.debug("directory %s is not made: %s", key, error)
 
     def _note(self, key: str, digest: str | None) -> None:
         with self._known:
@@ -335,9 +369,18 @@ class SentFiles:
         if run is not None and key.startswith(STATE_NAME) and stream.digest != before:
             run.state_written()
         self._note(key, stream.digest)
+        if key in self._searches:
+            self._searches[key] = True
         self.unstored.pop(key, None)
         if run is None and self._stored_after_all(key):
             self._tell(key, None)
+
+
+def _nothing() -> None: ...
+
+
+def _trains(run: Run) -> bool:
+    return run.begun and not run.closed
 
 
 def _corrected(stream: FileStream, key: str, run: Run | None) -> FileStream | None:

@@ -1,4 +1,4 @@
-"""What tells which trials a search has made is never newer at home than the state that names them.
+"""What tells which trials a search has made is never newer than the state that names them.
 
 A restore would leave out what the one tells to be made, and the other does not name.
 """
@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from tune_sync.errors import StoreFullError
+from tune_sync.errors import StoreFullError, StoreUnreachableError
+from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.homes.home import LocalHome
 from tune_sync.homes.state_records import Corrections
 from tune_sync.layout import INCOMING_DIR, Kind
 from tune_sync.publisher import Publisher
 from tune_sync.sent_files import SentFiles
+from tune_sync.testing.memory_bucket import MemoryBucket
 from tune_sync.versions import Versions
 
 STATE, SEARCH = "experiment_state-2026.json", "basic-variant-state-2026.json"
@@ -37,13 +39,14 @@ class Home(LocalHome):
 class Driver:
     """Makes versions of both files, as Ray does, and copies them in whichever order."""
 
-    def __init__(self, root: Path) -> None:
-        self.root, self.home, self.versions = root, Home(root), Versions()
+    def __init__(self, root: Path, home: Any = None) -> None:
+        self.root, self.home, self.versions = root, home or Home(root), Versions()
         told = Publisher(self.home.committer)
         self.files = SentFiles()
         self.run: Any = SimpleNamespace(
             home=self.home, publisher=told, state_written=told.state_written, begun=True,
             corrections=Corrections(), versions=self.versions, behind=None, saved_trials=(),
+            closed=False,
         )  # fmt: skip
 
     def copy(self, key: str, number: int) -> None:
@@ -52,6 +55,7 @@ class Driver:
         stream.close()
 
     def there(self) -> tuple[str, str]:
+        self.files.flush(TIMEOUT_S)
         paths = (self.root / key for key in (STATE, SEARCH))
         state, search = (path.read_text() if path.exists() else "" for path in paths)
         return state, search
@@ -94,10 +98,10 @@ def test_where_there_is_no_room_for_state_it_stays_as_it_is(driver: Driver) -> N
     for number in (2, 3):
         driver.versions.made()
         driver.copy(SEARCH, number)
-        with pytest.raises(StoreFullError):
-            driver.copy(STATE, number)
+        driver.copy(STATE, number)
         driver.copy(SEARCH, number)
-    assert driver.there() == ("1", "1")
+        assert driver.there() == ("1", "1")
+        assert [*driver.files.unstored] == [STATE]
 
     driver.home.is_full = False
     driver.versions.made()
@@ -123,5 +127,89 @@ def test_where_it_cannot_be_put_later_that_is_told(driver: Driver) -> None:
     (driver.root / SEARCH).unlink()
     (driver.root / SEARCH / "in the way").mkdir(parents=True)
     driver.copy(STATE, 2)
+    driver.files.flush(TIMEOUT_S)
     assert [*driver.files.unstored] == [SEARCH]
     assert (driver.root / STATE).read_text() == "2"
+
+
+class Away(MemoryBucket):
+    """Does not take what is in `refused`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: set[str] = set()
+
+    def put(self, key: str, data: bytes, **options: Any) -> str:
+        if key in self.refused:
+            raise StoreUnreachableError("away")
+        return super().put(key, data, **options)
+
+
+class BucketDriver(Driver):
+    """The same with a bucket, where each file waits for its turn."""
+
+    def __init__(self, root: Path) -> None:
+        self.bucket = Away()
+        home = BucketHome(self.bucket)
+        home.rewrite_s = 0.05
+        super().__init__(root, home)
+
+    def there(self) -> tuple[str, str]:
+        self.files.flush(TIMEOUT_S)
+        state, search = (self.bucket.objects.get(key, b"").decode() for key in (STATE, SEARCH))
+        return state, search
+
+
+def test_in_a_bucket_it_waits_for_the_state_that_was_made_with_it(tmp_path: Path) -> None:
+    driver = BucketDriver(tmp_path)
+    for number in (1, 2):  # the second one is made before the first one had its turn
+        driver.versions.made()
+        driver.copy(SEARCH, number)
+    assert driver.there() == ("", "1")
+    driver.copy(STATE, 2)
+    assert driver.there() == ("2", "2")
+    driver.bucket.refused = {STATE}
+    for number in (3, 4):
+        driver.versions.made()
+        driver.copy(STATE, number)
+        driver.copy(SEARCH, number)
+        assert driver.there() == ("2", "2")
+    driver.bucket.refused = set()
+    driver.versions.made()
+    driver.copy(SEARCH, 5)
+    driver.copy(STATE, 5)
+    assert driver.there() == ("5", "5")
+    assert not driver.home._incoming and not driver.files.unstored
+
+
+def test_where_the_first_one_cannot_be_put_the_next_one_goes_at_once(tmp_path: Path) -> None:
+    """Without any, all trials would be taken for made."""
+    driver = BucketDriver(tmp_path)
+    driver.bucket.refused = {SEARCH}
+    driver.versions.made()
+    driver.copy(SEARCH, 1)
+    driver.copy(STATE, 1)
+    assert driver.there() == ("1", "")
+    driver.bucket.refused = set()
+    driver.versions.made()
+    driver.copy(SEARCH, 2)
+    assert driver.there() == ("1", "2")
+
+
+def test_one_that_failed_does_not_let_the_next_one_go_before_its_state(tmp_path: Path) -> None:
+    driver = BucketDriver(tmp_path)
+    driver.versions.made()
+    driver.copy(SEARCH, 1)
+    driver.copy(STATE, 1)
+    assert driver.there() == ("1", "1")
+    driver.bucket.refused = {SEARCH}
+    driver.versions.made()
+    driver.copy(SEARCH, 2)
+    driver.copy(STATE, 2)
+    assert driver.there() == ("2", "1")
+    driver.bucket.refused = set()
+    driver.versions.made()
+    driver.copy(SEARCH, 3)
+    assert driver.there() == ("2", "1")
+    driver.copy(STATE, 3)
+    assert driver.there() == ("3", "3")

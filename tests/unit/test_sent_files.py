@@ -55,7 +55,7 @@ def test_state_that_changes_all_the_time_is_put_once_a_second_and_its_last_versi
     told = Told(home.committer)
     run: Any = SimpleNamespace(
         home=home, publisher=told, state_written=told.state_written, corrections=Corrections(),
-        begun=True,
+        begun=True, closed=False,
     )  # fmt: skip
     start_s = time.monotonic()
     for number in range(60):
@@ -93,7 +93,7 @@ def test_in_training_nobody_waits_for_state_that_a_bucket_does_not_take() -> Non
     told = Told(home.committer)
     run: Any = SimpleNamespace(
         home=home, publisher=told, state_written=told.state_written, corrections=Corrections(),
-        begun=True,
+        begun=True, closed=False,
     )  # fmt: skip
 
     def copy() -> None:
@@ -118,7 +118,7 @@ def test_in_training_nobody_waits_for_manifests_and_state_comes_after_them() -> 
     told = Told(home.committer)
     run: Any = SimpleNamespace(
         home=home, publisher=told, state_written=told.state_written, corrections=Corrections(),
-        begun=True,
+        begun=True, closed=False,
     )  # fmt: skip
     upload = report(home, CHECKPOINT)
     placed = home.committer.place(CHECKPOINT, attempts=[upload.attempt])
@@ -148,7 +148,9 @@ def test_nothing_stays_of_large_state_whose_manifests_cannot_be_put_before_it() 
     def drain(timeout_s: float) -> None:
         raise NotStoredError("t/checkpoint_000000: the bucket takes no manifest")
 
-    run: Any = SimpleNamespace(home=home, publisher=SimpleNamespace(drain=drain), begun=True)
+    run: Any = SimpleNamespace(
+        home=home, publisher=SimpleNamespace(drain=drain), begun=True, closed=False
+    )
     stream = FileStream(home, KEY, lambda s: files.commit(s, KEY, Kind.STATE, run, TIMEOUT_S))
     stream.write(b"x" * (9 << 20))
     assert home._incoming
@@ -171,7 +173,7 @@ def test_a_version_that_ray_changed_while_it_was_copied_does_not_replace_a_whole
     told = Told(home.committer)
     run: Any = SimpleNamespace(
         home=home, publisher=told, state_written=told.state_written, behind=behind,
-        corrections=Corrections(), versions=Versions(),
+        corrections=Corrections(), versions=Versions(), begun=False, closed=False,
     )  # fmt: skip
     for body in (b'{"a": 1}', b"", b'{"a"', b'{"a": 2}', b'{"a": 3'):
         if is_held:
