@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from tune_sync.errors import ConfigError, LeaseHeldError, LeaseLostError, TuneSyncError
-from tune_sync.homes import disk
+from tune_sync.homes import disk, kinds
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import LocalStore
 from tune_sync.layout import LEASE_KEY
@@ -255,11 +255,12 @@ def locked(file: Path) -> Iterator[None]:
     Raises:
         LeaseHeldError: Another process holds it for long.
         ConfigError: The file system has no locks.
+        DamagedError: No file, or a link, is in its place.
         OSError: The file cannot be opened.
     """
     path = file.with_suffix(".lock")
     for last in (False,) * MOVED_TRIES + (True,):
-        with open(path, "a") as lock:
+        with kinds.open_lock(path) as lock:
             _lock(lock)
             try:
                 # Else its directory was moved aside while we waited. Inodes of some disks differ.
@@ -302,7 +303,7 @@ def _is_at(file: IO[str], path: Path) -> bool:
 def read_holder(file: Path) -> Holder | None:
     """Who holds the lease in `file`; None if nobody does, or the file is unreadable."""
     try:
-        return holder_from_json(file.read_bytes())
+        return holder_from_json(kinds.read_file(file))
     except FileNotFoundError:
         return None
 
