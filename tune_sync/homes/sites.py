@@ -257,7 +257,7 @@ class LocalSite:
                     return ""
                 holder = self.live_holder()
                 if holder is not None and (seen is None or holder.owner != seen.owner):
-                    raise in_use(self.root, holder, holder.age_s(time.time()))
+                    raise in_use(self.root, holder, time.time())
                 self.root.rename(aside)
         return str(aside)
 
@@ -327,7 +327,7 @@ def make_way(
         return
     root, holder = site.where, site.live_holder()
     if holder is not None and not may_take(holder):
-        raise in_use(root, holder, holder.age_s(time.time()))
+        raise in_use(root, holder, time.time())
     if on_existing == "error":
         raise exists_already(site, ways_out)
     aside = site.move_aside(holder)
