@@ -12,8 +12,6 @@ import stat
 from pathlib import Path
 from typing import IO
 
-from tune_sync.errors import DamagedError
-
 # What the system says to who opens a FIFO or a socket, a directory, a device that is not there.
 _NO_FILE = frozenset({errno.ENXIO, errno.EISDIR, errno.ENODEV})
 _KINDS = {
@@ -27,8 +25,8 @@ def open_file(path: Path, flags: int) -> int:
     """As `os.open`, of a regular file; waits for nobody.
 
     Raises:
-        DamagedError: It is no file, or, with O_NOFOLLOW, a link; names it, and says what to do.
-        OSError: It cannot be opened.
+        OSError: It cannot be opened; or it is no file, or, with O_NOFOLLOW, a link, and then it
+            says what to do. It is no DamagedError: what is damaged may be given up, and this not.
     """
     try:
         descriptor = open_at_once(path, flags)
@@ -115,7 +113,6 @@ def _kind_of(path: Path) -> str:
         return "something else"
 
 
-def _no_file(path: Path) -> DamagedError:
-    return DamagedError(
-        f"{path} is {_kind_of(path)}, where a file belongs; move it away, once no run writes there"
-    )
+def _no_file(path: Path) -> OSError:
+    why = f"{_kind_of(path)} is where a file belongs; move it away, once no run writes there"
+    return OSError(errno.EISDIR if path.is_dir() else errno.EINVAL, why, os.fspath(path))

@@ -257,8 +257,7 @@ def locked(file: Path) -> Iterator[None]:
     Raises:
         LeaseHeldError: Another process holds it for long.
         ConfigError: The file system has no locks.
-        DamagedError: No file, or a link, is in its place.
-        OSError: The file cannot be opened.
+        OSError: The file cannot be opened, or is a link.
     """
     path = file.with_suffix(".lock")
     for last in (False,) * MOVED_TRIES + (True,):
