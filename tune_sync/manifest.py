@@ -290,12 +290,14 @@ def manifest_from_json(data: bytes, where: str) -> Manifest:
         where: Names them in errors.
 
     Raises:
-        DamagedError: Not JSON, missing fields, duplicate names, or another format version.
+        DamagedError: Not JSON, missing fields, duplicate names, a name that is a file and a
+            directory, or another format version.
         PathRefusedError: A path that leaves the checkpoint.
     """
     body = _decode(data, where)
     try:
         files, directories = _contents(body)
+        _refuse_files_above(files, directories)
         return Manifest(
             check_key(body["checkpoint"]), str(body["owner"]), float(body["published_s"]),
             files, directories, _metrics(body.get("metrics")),
@@ -360,6 +362,15 @@ def _contents(body: dict[str, Any]) -> tuple[tuple[FileEntry, ...], tuple[str, .
     if len(set(names)) != len(names):
         raise DamagedError("a name occurs twice in its list of files and directories")
     return files, directories
+
+
+def _refuse_files_above(files: tuple[FileEntry, ...], directories: tuple[str, ...]) -> None:
+    """Raise DamagedError where a file has others below it: no disk has room for both."""
+    names = {file.path for file in files}
+    for name in (*(file.path for file in files), *directories):
+        for above in _above(name):
+            if above in names:
+                raise DamagedError(f"{above!r} is a file, and {name!r} would be below it")
 
 
 def _metrics(found: Any) -> dict[str, Any] | None:

@@ -49,10 +49,13 @@ def cleanup(path: str | Path) -> Recovery:
 def tidy(site: Site) -> Recovery:
     """As `cleanup`, of the experiment at `site`."""
     if not site.is_ours():
-        if site.home("", 1).store.info(layout.INTERNAL_DIR) is not None:
+        if (ours := site.home("", 1).store.info(layout.INTERNAL_DIR)) is not None:
+            if not ours.is_dir:
+                raise ConfigError(f"{site.where}/{layout.INTERNAL_DIR} is no directory; remove it")
             raise ConfigError(
-                f"{site.where} has no {layout.FORMAT_KEY}: it is that of a trainer inside of a "
-                "trial; give the directory of the experiment, with which it is tidied"
+                f"{site.where} has no {layout.FORMAT_KEY}: if it is that of a trainer inside of a "
+                "trial, give the directory of the experiment, with which it is tidied; if it is an "
+                "experiment, that file was lost: put an empty one there"
             )
         if not site.home("", 1).list("", False) and isinstance(site, BucketSite):
             raise FileNotFoundError(f"nothing is in {site.where}; give the experiment's URL")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 from ray import tune
 
 from tests.unit.staged import CHECKPOINT, placed
@@ -16,6 +17,8 @@ from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.store import LocalStore
+from tune_sync.layout import manifest_key
+from tune_sync.manifest import FileEntry, Manifest, to_json
 from tune_sync.run_filesystem import RunFileSystem
 from tune_sync.spec import Options, Spec
 from tune_sync.testing.memory_bucket import MemoryBucket
@@ -65,6 +68,20 @@ def test_what_is_not_as_it_was_stored_is_named_and_no_copy_is_made(
     with pytest.raises(DamagedError, match=r"checkpoint_000000 is not as it was stored: model"):
         fetch(tune.Checkpoint.from_directory(published), tmp_path / "copy")
     assert [path.name for path in tmp_path.iterdir()] == ["exp"]
+
+
+def test_what_no_disk_has_room_for_is_named(tmp_path: Path) -> None:
+    bucket, files = MemoryBucket(), []
+    for path in ("model", "model/below"):
+        bucket.put(f"{CHECKPOINT}/{path}", b"weights")
+        files.append(FileEntry(path, 7, xxhash.xxh3_128_hexdigest(b"weights")))
+    bucket.put(manifest_key(CHECKPOINT), to_json(Manifest(CHECKPOINT, "me", 1.0, tuple(files))))
+    spec = Spec("fetch", "bucket", "x", "", None, Options(checkpoint_depth=1), "memory")
+    connected: Any = Connected(BucketHome(bucket))  # type: ignore[arg-type]
+    filesystem = RunFileSystem(SyncHandler(spec, connected))
+    with pytest.raises(DamagedError, match="'model' is a file, and 'model/below' would be below"):
+        fetch(tune.Checkpoint(f"bucket/x/{CHECKPOINT}", filesystem), tmp_path / "copy")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("key", "depth"), [(CHECKPOINT, 1), (OF_TRAIN, 0)])

@@ -13,6 +13,7 @@ import pytest
 from tests.unit.staged import CHECKPOINT
 from tune_sync import CallbackSyncer, RunConfig
 from tune_sync.errors import SyncTimeoutError
+from tune_sync.homes import kinds
 from tune_sync.homes.home import digest_of
 from tune_sync.homes.lease import Holder
 from tune_sync.homes.shared import timed
@@ -74,17 +75,24 @@ def test_a_shared_directory_that_hangs_is_told_in_time_and_the_next_attempt_stay
     assert not list((root / ".tune_sync/trash").iterdir())
 
 
-def test_what_is_waited_for_shorter_than_sync_timeout_says_how_long_it_was(tmp_path: Path) -> None:
+def test_what_is_waited_for_shorter_than_sync_timeout_says_how_long_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lease = tmp_path / LEASE_KEY
     lease.parent.mkdir()
     lease.write_text(Holder.here("me", time.time()).to_json())
     home = TimedSharedHome(tmp_path, "me", 1, "node1", 1800.0)
     attempt = home.begin(CHECKPOINT)
-    lease.unlink()
-    os.mkfifo(lease)  # whoever reads it waits
+    read, answers = kinds.read_file, threading.Event()
+
+    def hung(path: Path) -> bytes:
+        assert answers.wait(WITHIN_S)
+        return read(path)
+
+    monkeypatch.setattr(kinds, "read_file", hung)
     with pytest.raises(SyncTimeoutError, match="does not answer on node1 after 1 s: look at"):
         home.discard_attempt(CHECKPOINT, attempt)
-    os.close(os.open(lease, os.O_WRONLY))
+    answers.set()
 
 
 def test_an_error_of_a_shared_directory_is_what_it_is(tmp_path: Path) -> None:

@@ -89,6 +89,19 @@ def test_a_name_that_occurs_twice_is_damage() -> None:
             manifest_from_json(changed(**bad), "place")
 
 
+@pytest.mark.parametrize(
+    ("files", "directories", "below"),
+    [(["a", "a/b"], [], "a/b"), (["a/b/c", "a"], ["a/b"], "a/b/c"), (["a"], ["a/b"], "a/b")],
+)
+def test_a_file_with_others_below_it_is_damage_and_both_are_named(
+    files: list[str], directories: list[str], below: str
+) -> None:
+    bad = changed(files=[file(path) for path in files], directories=directories)
+    with pytest.raises(DamagedError, match=rf"place.*'a' is a file, and '{below}' would be below"):
+        manifest_from_json(bad, "place")
+    manifest_from_json(changed(files=[file("a"), file("a.b"), file("ab/c")]), "place")
+
+
 def test_another_format_version_is_refused_and_both_are_named() -> None:
     with pytest.raises(DamagedError, match=r"place has format version 99.* reads 1"):
         manifest_from_json(changed(format_version=99), "place")

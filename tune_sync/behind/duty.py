@@ -70,6 +70,5 @@ def check_dead(where: str, lease: bytes | None, now_s: float) -> None:
         if lease is not None:
             raise HomeLostError(f"the lease of {where} is being replaced just now; ask again")
         return
-    age_s = holder.age_s(now_s)
-    if not holder.is_surely_dead and age_s < LEASE_TTL_S:
-        raise in_use(where, holder, age_s, LEASE_TTL_S)
+    if not holder.is_surely_dead and holder.age_s(now_s) < LEASE_TTL_S:
+        raise in_use(where, holder, now_s, LEASE_TTL_S)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from tune_sync.errors import ConfigError
+from tune_sync.homes.kinds import refuse_other
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -114,7 +115,12 @@ def remove_tree(path: Path) -> None:
 
     Files that somebody on this node still has open may stay, under a hidden name, with the
     directories above them. They go when they are closed, and the directories at the next sweep.
+
+    Raises:
+        NotADirectoryError: It is none, or a link; names it.
+        OSError: It cannot be removed.
     """
+    refuse_other(path)  # a FIFO would be waited for
     for _ in range(REMOVE_TRIES):  # a late writer may put a file into a directory being emptied
         shutil.rmtree(path, ignore_errors=True)
         if not path.exists():

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import IO
 
 from tune_sync.errors import ConfigError, LeaseHeldError, LeaseLostError, TuneSyncError
-from tune_sync.homes import disk
+from tune_sync.homes import disk, kinds
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import LocalStore
-from tune_sync.layout import LEASE_KEY
+from tune_sync.layout import INTERNAL_DIR, LEASE_KEY
 from tune_sync.process import has_ended, is_stopped
 from tune_sync.process import machine as _machine
 from tune_sync.process import start_of as _start_of
@@ -43,6 +43,8 @@ TIDYING = "tidying-"
 # The lock is held for milliseconds, unless its holder is stopped just then.
 LOCK_TRIES = 200
 LOCK_TRY_S = 0.05
+# How far the clocks of hosts may be apart. More is nothing to wait for.
+CLOCKS_DIFFER_S = 60.0
 # How long a run that ends waits for a disk that may hang. By then its lease has run out.
 GIVE_S = LEASE_TTL_S
 # How often a directory may be moved aside while its lock is waited for.
@@ -154,11 +156,11 @@ class Lease:
             holder = read_holder(self._file)
             if holder is not None and holder.owner != self._owner:
                 now_s = self._clock()
-                age_s, ttl_s = holder.age_s(now_s), LEASE_TTL_S + holder.ahead_s(now_s)
+                age_s = holder.age_s(now_s)
                 check_not_stopped(holder, self._owner, self._file.parent.parent)
                 is_dead = age_s >= LEASE_TTL_S or _surely_dead(holder)
                 if not is_dead and not may_take(holder):
-                    raise in_use(self._file.parent.parent, holder, age_s, ttl_s)
+                    raise in_use(self._file.parent.parent, holder, now_s, LEASE_TTL_S)
                 self._dead = holder.left if is_dead else None
             self._write(self._me(), is_durable=True)
 
@@ -255,11 +257,11 @@ def locked(file: Path) -> Iterator[None]:
     Raises:
         LeaseHeldError: Another process holds it for long.
         ConfigError: The file system has no locks.
-        OSError: The file cannot be opened.
+        OSError: The file cannot be opened, or is a link.
     """
     path = file.with_suffix(".lock")
     for last in (False,) * MOVED_TRIES + (True,):
-        with open(path, "a") as lock:
+        with kinds.open_lock(path) as lock:
             _lock(lock)
             try:
                 # Else its directory was moved aside while we waited. Inodes of some disks differ.
@@ -302,7 +304,7 @@ def _is_at(file: IO[str], path: Path) -> bool:
 def read_holder(file: Path) -> Holder | None:
     """Who holds the lease in `file`; None if nobody does, or the file is unreadable."""
     try:
-        return holder_from_json(file.read_bytes())
+        return holder_from_json(kinds.read_file(file))
     except FileNotFoundError:
         return None
 
@@ -331,7 +333,14 @@ def live_holder(root: Path, clock: Callable[[], float] = time.time) -> Holder | 
 
 def check_owner(root: Path, owner: str) -> None:
     """Raise LeaseLostError unless `owner` holds the lease on experiment directory `root`."""
-    check_holder(read_holder(root / LEASE_KEY), owner, root)
+    holder = read_holder(root / LEASE_KEY)
+    if holder is None and not os.path.lexists(root / INTERNAL_DIR):
+        raise LeaseLostError(
+            f"{root} is no longer owned by this run: {INTERNAL_DIR} is not there any more, so the "
+            "directory, or what is mounted there, has gone; this run must stop: nothing more is "
+            "written; mount it, or put it back, and restore"
+        )
+    check_holder(holder, owner, root)
 
 
 def check_holder(holder: Holder | None, owner: str, where: object) -> None:
@@ -344,16 +353,25 @@ def check_holder(holder: Holder | None, owner: str, where: object) -> None:
         )
 
 
-def in_use(where: object, holder: Holder, age_s: float, ttl_s: float = 0.0) -> LeaseHeldError:
+def in_use(where: object, holder: Holder, now_s: float, ttl_s: float = 0.0) -> LeaseHeldError:
     """The error of a start where a live run is.
 
     Args:
         where: The experiment directory.
         holder: Of its lease.
-        age_s: Since its last sign of life.
-        ttl_s: After how long without one it may be taken from it; 0 if that is not known here.
+        now_s: Seconds since the epoch.
+        ttl_s: How long after its last sign of life it may be taken from it; 0 if that is not known
+            here.
     """
-    wait = f" (if it is dead, wait {max(0.0, ttl_s - age_s):.0f} s)" if ttl_s else ""
+    age_s, ahead_s = holder.age_s(now_s), holder.ahead_s(now_s)
+    if ahead_s > CLOCKS_DIFFER_S:  # when it runs out says nothing of whether it is alive
+        return LeaseHeldError(
+            f"{where} is in use by process {holder.pid} on host {holder.host}, as far as can be "
+            f"told: its last sign of life is {ahead_s:.0f} s ahead of the clock here. Set the "
+            "clocks right, and stop that run, or choose another name for a new one; if surely no "
+            f"driver runs there, remove {where}/{LEASE_KEY}, and try again"
+        )
+    wait = f" (if it is dead, wait {max(0.0, ttl_s + ahead_s - age_s):.0f} s)" if ttl_s else ""
     return LeaseHeldError(
         f"{where} is in use by a live run: process {holder.pid} on host {holder.host}, last heard "
         f"of {age_s:.0f} s ago; stop that run{wait}, or choose another name for a new one"

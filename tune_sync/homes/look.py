@@ -50,7 +50,11 @@ def look_at(home: Home, where: str, clock: Callable[[], float] = time.time) -> S
     """
     mark = _read(home, layout.FORMAT_KEY)
     if mark is None:
-        raise FileNotFoundError(f"{where} holds no experiment that tune_sync has written")
+        says = f"{where} holds no experiment that tune_sync has written"
+        ours = home.info(layout.INTERNAL_DIR)
+        if ours is not None and ours.is_dir:
+            says += f"; or its {layout.FORMAT_KEY} was lost: then put an empty file there"
+        raise FileNotFoundError(says)
     check_format(mark, f"{where}/{layout.FORMAT_KEY}", where)
     holder = _holder(home)
     manifests = list(_manifests(home))

@@ -22,6 +22,7 @@ from tune_sync.errors import (
 )
 from tune_sync.homes.disk import make_directory
 from tune_sync.homes.home import Home, LocalHome
+from tune_sync.homes.kinds import read_if_there
 from tune_sync.homes.lease import Holder, Lease, in_use, live_holder, locked
 from tune_sync.homes.mounts import FSTAB, missing_mount
 from tune_sync.homes.nested import refuse_nested
@@ -207,11 +208,12 @@ class LocalSite:
         store.make_dir(layout.INTERNAL_DIR)
         file = self.root / layout.FORMAT_KEY
         with store.room(file):
-            if not file.is_file() or not file.stat().st_size:  # a power cut may leave it empty
+            found = read_if_there(file)
+            if not found:  # a power cut may leave it empty
                 sync_with_all_above(self.root)
                 self.put(layout.FORMAT_KEY, format_json())
                 return
-            check_format(file.read_bytes(), str(file), self.where)
+            check_format(found, str(file), self.where)
 
     def put(self, key: str, data: bytes) -> None:
         """See `Site.put`."""
@@ -221,10 +223,10 @@ class LocalSite:
         """See `Site.is_ours`."""
         file = self.root / layout.FORMAT_KEY
         with LocalStore(self.root).room(file):
-            if not file.is_file():
-                return False
-            check_format(file.read_bytes(), str(file), self.where)
-            return True
+            found = read_if_there(file)
+            if found is not None:
+                check_format(found, str(file), self.where)
+            return found is not None
 
     def holds_experiment(self) -> bool:
         """See `Site.holds_experiment`."""
@@ -255,7 +257,7 @@ class LocalSite:
                     return ""
                 holder = self.live_holder()
                 if holder is not None and (seen is None or holder.owner != seen.owner):
-                    raise in_use(self.root, holder, holder.age_s(time.time()))
+                    raise in_use(self.root, holder, time.time())
                 self.root.rename(aside)
         return str(aside)
 
@@ -325,7 +327,7 @@ def make_way(
         return
     root, holder = site.where, site.live_holder()
     if holder is not None and not may_take(holder):
-        raise in_use(root, holder, holder.age_s(time.time()))
+        raise in_use(root, holder, time.time())
     if on_existing == "error":
         raise exists_already(site, ways_out)
     aside = site.move_aside(holder)
@@ -379,7 +381,7 @@ def check_format(data: bytes, file: str, where: str) -> None:
         found = json.loads(data).get("format_version")
     except (ValueError, AttributeError, RecursionError) as error:
         raise DamagedError(
-            f"{file} is not readable: {error}; remove it if you trust the rest"
+            f"{file} is not readable: {error}; put an empty file in its place if you trust the rest"
         ) from error
     if found != FORMAT_VERSION:
         raise ConfigError(

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Protocol
 
 from tune_sync.errors import PathRefusedError, StoreDeniedError, StoreError, StoreFullError
-from tune_sync.homes import disk
+from tune_sync.homes import disk, kinds
 from tune_sync.homes.large_writes import LARGE_BYTES, start_write_back, write_large
-from tune_sync.layout import check_key
+from tune_sync.layout import INTERNAL_DIR, check_key
 from tune_sync.manifest import FileEntry
 
 # From this many files on, one syncfs() is cheaper than an fsync() each (measured on ext4:
@@ -34,6 +34,7 @@ SYNCFS_TELLS = [int(n) for n in re.findall(r"\d+", os.uname().release)[:2]] >= [
 # Of what is surely not there: also of a name that no file can have. Not of links in a circle: an
 # automount that fails says the same.
 _NOWHERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
+_IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTDIR, errno.ELOOP})
 _FULL = {
     errno.ENOSPC: "no space left", errno.EDQUOT: "quota used up", errno.EROFS: "mounted read-only",
 }  # fmt: skip
@@ -129,6 +130,7 @@ class LocalStore:
             if error.errno in _NOWHERE:
                 return None
             self._refuse_denied(error, self.path(key))
+            kinds.name_circle(error, self.path(key))
             raise
         is_dir = stat.S_ISDIR(found.st_mode)
         return Info(key, is_dir, 0 if is_dir else found.st_size, found.st_mtime)
@@ -142,6 +144,7 @@ class LocalStore:
             if error.errno in _NOWHERE:
                 return []
             self._refuse_denied(error, self.path(key))
+            kinds.name_circle(error, self.path(key))
             raise
         found = (self.info(f"{key}/{name}" if key else name) for name in names)
         return [info for info in found if info is not None]
@@ -150,9 +153,7 @@ class LocalStore:
     def read(self, key: str, offset_bytes: int = 0, length_bytes: int | None = None) -> bytes:
         """See `Store.read`."""
         try:
-            with open(self.path(key), "rb") as file:
-                file.seek(offset_bytes)
-                return file.read(-1 if length_bytes is None else length_bytes)
+            return kinds.read_file(self.path(key), offset_bytes, length_bytes)
         except PermissionError as error:
             self._refuse_denied(error, self.path(key))
             raise
@@ -162,7 +163,12 @@ class LocalStore:
         """See `Store.make_dir`."""
         path = self._inside(key)
         with self.room(path):
-            path.mkdir(parents=True, exist_ok=True)
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                if error.errno in _IN_THE_WAY:
+                    kinds.refuse_in_the_way(path)
+                raise
 
     @disk.reopened
     def write_at(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
@@ -237,7 +243,7 @@ class LocalStore:
 
     def _sync_path(self, path: Path) -> None:
         with self.room(path):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = kinds.open_at_once(path, os.O_RDONLY)
             try:
                 disk.fsync(descriptor, path)
             finally:
@@ -265,6 +271,10 @@ class LocalStore:
             root, real = os.path.realpath(self.root), os.path.realpath(path.parent)
             if real != root and not real.startswith(root + os.sep):
                 raise PathRefusedError(f"{path} is a link out of {self.root}; remove the link")
+            ours = f"{INTERNAL_DIR}/"  # to empty one directory of ours may not empty another one
+            top = os.path.realpath(self.root / INTERNAL_DIR)
+            if key.startswith(ours) and real != str(Path(top, key.removeprefix(ours)).parent):
+                raise PathRefusedError(f"{path} is reached through a link; remove the link")
         return path
 
     def _has_link_above(self, key: str) -> bool:

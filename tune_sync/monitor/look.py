@@ -17,7 +17,7 @@ from tune_sync.destination import resolve_storage_path
 from tune_sync.errors import ConfigError, TuneSyncError
 from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.homes.home import Home, LocalHome
-from tune_sync.homes.lease import Holder
+from tune_sync.homes.lease import CLOCKS_DIFFER_S, Holder
 from tune_sync.homes.look import look_at
 from tune_sync.monitor.seen import NodeStatus, Status
 
@@ -114,6 +114,8 @@ def _look(home: Home, where: str) -> Status:
 
 def _named(holder: Holder, now_s: float) -> str:
     age = f", last heard of {holder.age_s(now_s):.0f} s ago" if holder.heartbeat_s > 0 else ""
+    if (ahead_s := holder.ahead_s(now_s)) > CLOCKS_DIFFER_S:
+        age = f", last heard of {ahead_s:.0f} s ahead of the clock here"
     return f"process {holder.pid} on host {holder.host}{age}"
 
 

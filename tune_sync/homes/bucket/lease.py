@@ -136,8 +136,7 @@ class BucketLease:
             now_s = self._clock()
             lives = _lives(holder, now_s)
             if lives and not may_take(holder):
-                ttl_s = BUCKET_LEASE_TTL_S + holder.ahead_s(now_s)
-                raise in_use(self._where, holder, holder.age_s(now_s), ttl_s)
+                raise in_use(self._where, holder, now_s, BUCKET_LEASE_TTL_S)
             self._dead = None if lives else holder.left
         try:
             self._put(etag, exists)
