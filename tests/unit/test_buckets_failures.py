@@ -92,6 +92,18 @@ MAPPED = [
      StoreFullError),
     (GenericError(by_obstore("PUT", "503 Service Unavailable", "SlowDown", "")),
      StoreUnreachableError),
+    *((GenericError(by_obstore("PUT", f"{status} <unknown status code>", code, "no")),
+       StoreUnreachableError) for status in (509, 520, 522, 524, 530) for code in ("", "X")),
+    (GenericError(by_obstore("PUT", "507 Insufficient Storage")), StoreUnreachableError),
+    (GenericError(by_obstore("PUT", "507 Insufficient Storage", "X", "no")), StoreUnreachableError),
+    (OSError(by_arrow("UNKNOWN (HTTP status 520)", "PutObject")), StoreUnreachableError),
+    *((kind(by_obstore("PUT", "409 Conflict", code, "no")), StoreUnreachableError)
+      for kind in (GenericError, AlreadyExistsError, PreconditionError)
+      for code in ("ConditionalRequestConflict", "OperationAborted")),
+    (OSError(by_arrow("UNKNOWN (HTTP status 409)", "PutObject",
+                      "Unable to parse ExceptionName: OperationAborted")), StoreUnreachableError),
+    (AlreadyExistsError(by_obstore("PUT", "409 Conflict", "EntityAlreadyExists", "no")),
+     PutConflictError),
     (GenericError("Generic S3 error: HTTP error: request or response body error"),
      StoreUnreachableError),
     (GenericError(by_obstore("PUT", "500 Internal Server Error")), StoreUnreachableError),
@@ -141,6 +153,7 @@ def test_not_there_is_not_there_whatever_its_name_is(error: OSError) -> None:
     [
         GenericError("Error performing GET http://h/bucket/403/connect/503: something new"),
         OSError("When reading key 'exp/timeout/NoSuchBucket': something new"),
+        OSError("it has 520 bytes of 522"),
         OSError(5, "Input/output error", "/mnt/connect/403"),
     ],
 )

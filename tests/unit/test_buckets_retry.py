@@ -257,6 +257,30 @@ def test_a_refusal_says_that_there_are_no_credentials(monkeypatch: pytest.Monkey
     assert "no credentials were found" not in refusal({})
 
 
+class AlreadyExistsError(Exception):
+    """Named as obstore's."""
+
+
+IN_PROGRESS = AlreadyExistsError(
+    "Server returned non-2xx status code: 409 Conflict: "
+    "<Error><Code>ConditionalRequestConflict</Code><Message>no</Message></Error>"
+)
+
+
+def test_a_conflict_that_is_under_way_is_tried_again_and_then_looked_at() -> None:
+    bucket, pauses = over(Scripted(IN_PROGRESS))
+    bucket.put("new", b"1", create_only=True)
+    assert bucket.get("new") == b"1" and len(pauses) == 1
+    client = Scripted(IN_PROGRESS)
+    bucket, _ = over(client)
+    client.objects["new"] = b"of another"
+    with pytest.raises(PutConflictError):
+        bucket.put("new", b"1", create_only=True)
+    bucket, _ = over(Scripted(*[IN_PROGRESS] * 9))
+    with pytest.raises(StoreUnreachableError, match="another request for that object"):
+        bucket.put("new", b"1", create_only=True)
+
+
 class PanicException(BaseException):
     """As what is written in Rust raises where it is broken."""
 

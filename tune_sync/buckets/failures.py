@@ -50,8 +50,15 @@ _DENIED = _kind(
 _FULL = _kind(
     "QuotaExceeded|InsufficientStorage|EntityQuota", StoreFullError, "make room, then retry"
 )
+# S3 says this while another request for the same key is under way, and not who comes first.
+_IN_PROGRESS = _kind(
+    "ConditionalRequestConflict|OperationAborted", StoreUnreachableError,
+    "another request for that object is under way, and does not end", transient=True,
+)  # fmt: skip
 _UNREACHABLE = _kind(
     r"timed? ?-?out|TIMEOUT|deadline|\b50[0234]\b|InternalError|INTERNAL_FAILURE|"
+    # Of what is in front of a store, as Cloudflare; not without a word beside: they may be sizes.
+    r"(?:status(?: code)?:? |\(|error )(?:50[79]|52[0-7]|530)\b|"
     r"ServiceUnavailable|SERVICE_UNAVAILABLE|NETWORK_CONNECTION|connection|connect|"
     r"error sending request|error decoding response|body error|incomplete|broken pipe|"
     r"reset by peer|"
@@ -82,6 +89,7 @@ _KINDS = (
         "libjvm|libhdfs",
         ConfigError, "hdfs:// needs Java and Hadoop on each node: set JAVA_HOME and HADOOP_HOME",
     ),
+    _IN_PROGRESS,
     _FULL,  # some stores say it as "403 Forbidden", too
     _kind(
         "InvalidPart|EntityTooLarge|EntityTooSmall", OSError,
@@ -126,7 +134,7 @@ _KINDS = (
 # Classes of obstore, which has no bases for them outside its own.
 _CONFLICT_NAMES = ("AlreadyExistsError", "PreconditionError")
 _CODE = re.compile(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", re.DOTALL)
-_STATUS = re.compile(r"status code: (\d+ [A-Za-z ]+)")
+_STATUS = re.compile(r"status code: (\d+[A-Za-z ]*)")
 _OF_SERVERS = (ConfigError, StoreDeniedError, StoreUnreachableError)
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -195,11 +203,11 @@ def as_store_error(error: Exception, doing: str, asked: str = "") -> Exception:
 
 
 def _find(error: BaseException) -> _Kind | None:
+    signature = _signature(error)
     if type(error).__name__ in _CONFLICT_NAMES:
-        return _CONFLICT
+        return _IN_PROGRESS if _IN_PROGRESS.words.search(signature) else _CONFLICT
     if type(error).__name__ == "UnknownConfigurationKeyError":
         return _OPTION
-    signature = _signature(error)
     if isinstance(error, _ABSENT):
         return _MISSING_BUCKET if _MISSING_BUCKET.words.search(signature) else None
     if isinstance(error, OSError) and error.errno in _FULL_ERRNOS:
@@ -220,7 +228,7 @@ def _signature(error: BaseException) -> str:
     code = _CODE.search(text)
     if code:
         status = _STATUS.search(text)
-        text = f"{code[1]} {status[1] if status else ''}"
+        text = f"{code[1]} {f'status {status[1]}' if status else ''}"
     elif "AWS Error" in text:
         text = text[text.index("AWS Error") :]
     return f"{type(error).__name__}: {_NAMES.sub(' ', text)}"

@@ -10,11 +10,13 @@ from tune_sync.buckets.engines import make_client
 from tune_sync.buckets.environment import asked_server, environment_options, missing_credentials
 from tune_sync.buckets.retry import DEFAULT_TRIES_COUNT, Retry, RetryBucket
 from tune_sync.buckets.url import BucketUrl
-from tune_sync.errors import ConfigError, StoreDeniedError
+from tune_sync.errors import ConfigError, PutConflictError, StoreDeniedError, StoreError
 
 PROBE_KEY = ".tune_sync-probe"
 # What is wrong with a place should be told within seconds: a check tries only twice.
 CHECK_TRIES_COUNT = 2
+# An object that was just put is put again; Google refuses that within a second. These take longer.
+PROBE_TRIES_COUNT = 4
 
 
 def open_bucket(
@@ -48,10 +50,11 @@ def check_bucket(url: BucketUrl, options: Mapping[str, Any] | None, *, write: bo
     Args:
         url: The root.
         options: `SyncConfig.storage_options`; none takes those of the environment.
-        write: Put and delete an object as well.
+        write: Put and delete an object as well, and put it on condition where its library can.
 
     Raises:
-        ConfigError: No such bucket, another region, a missing library.
+        ConfigError: No such bucket, another region, a missing library; a store that overlooks
+            conditions.
         StoreDeniedError: No permission, or no valid credentials.
         StoreUnreachableError: It does not answer.
     """
@@ -60,11 +63,36 @@ def check_bucket(url: BucketUrl, options: Mapping[str, Any] | None, *, write: bo
     bucket = open_bucket(url, quick, Retry(CHECK_TRIES_COUNT))
     bucket.check()
     if write:
-        probe = f"{PROBE_KEY}-{uuid.uuid4().hex}"
         try:
-            bucket.put(probe, b"")
-            bucket.delete([probe])
+            _check_puts(url, open_bucket(url, quick, Retry(PROBE_TRIES_COUNT)))
         except StoreDeniedError as error:
             raise StoreDeniedError(
                 f"before training an object is put and deleted, to see that both work: {error}"
             ) from error.__cause__  # told once
+
+
+def _check_puts(url: BucketUrl, bucket: RetryBucket) -> None:
+    probe = f"{PROBE_KEY}-{uuid.uuid4().hex}"
+    bucket.put(probe, b"")
+    lacks = _lacks_conditions(bucket, probe) if bucket.capabilities.conditional_put else ""
+    bucket.delete([probe])
+    if lacks:
+        raise ConfigError(
+            f"{url}: the store {lacks}: two drivers could take one experiment, and a late writer "
+            "replace files of a checkpoint that counts; use a store, or a version of it, that "
+            'knows conditional puts (If-None-Match, If-Match), or give storage_options={"engine": '
+            '"pyarrow"}, which looks before it puts'
+        )
+
+
+def _lacks_conditions(bucket: RetryBucket, probe: str) -> str:
+    """What a store does wrong about puts on condition, as many S3-like ones do; "" if nothing."""
+    try:
+        bucket.put(probe, b"again", create_only=True)
+    except PutConflictError:
+        return ""
+    except StoreError:
+        raise
+    except OSError as error:  # a put without a condition has just worked
+        return f"refuses a put on condition ({error})"
+    return "replaced an object though it was told not to (If-None-Match)"

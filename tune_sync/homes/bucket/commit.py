@@ -53,7 +53,6 @@ from tune_sync.homes.bucket.staging import (
     settle_all,
 )
 from tune_sync.homes.recorded import Recovery
-from tune_sync.homes.tries import check_reported
 from tune_sync.manifest import (
     FORMAT_VERSION,
     FileEntry,
@@ -264,7 +263,7 @@ class BucketCommitter(BucketRecords):
     ) -> Recovery:  # fmt: skip
         completed, dropped, kept = [], [], []
         newest = self._newest()
-        for checkpoint, staged in self._staged("").items():
+        for checkpoint, staged in self._all_staged().items():
             self._fence()
             after = newest.get(layout.parent(checkpoint), "")
             if self.bucket.info(layout.manifest_key(checkpoint)) is not None:
@@ -307,10 +306,11 @@ class BucketCommitter(BucketRecords):
         checkpoint = order.manifest.checkpoint
         sealed = staged.sealed()
         taken = sealed if order.attempts is None else order.attempts
-        check_reported(checkpoint, taken, sealed)
+        self._check_reported(checkpoint, taken, staged)
         parts = self._parts(checkpoint, taken)
         union = unite(checkpoint, [part.seal for part in parts], strict=order.strict)
-        claimed, found = claims(union, parts), self._objects(checkpoint)
+        claimed = claims(union, parts)
+        found = self._objects(checkpoint, claimed)
         waiting = self._waiting(checkpoint, union, claimed, found, staged.keys)
         files = settle_all(checkpoint, claimed, found, waiting, self._settle_one)
         # Not before it is known to be whole: another attempt's files may be overwritten.

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tune_sync import layout
 from tune_sync.errors import DamagedError
+from tune_sync.homes.bucket.listings import check_unlisted
 from tune_sync.homes.bucket.records import READS_COUNT, BucketRecords
 from tune_sync.manifest import Manifest
 
@@ -49,14 +50,16 @@ def drop_orphaned_manifests(records: BucketRecords, fence: Callable[[], None]) -
     Args:
         records: Of the experiment.
         fence: Raises if this run may no longer write.
+
+    Raises:
+        StoreError: Files of one are there, though they were not listed; none is forgotten.
     """
-    gone = []
-    for manifest in _orphaned(records):
-        if manifest.files:  # else there is nothing to be there
-            fence()
-            records.bucket.delete([layout.manifest_key(manifest.checkpoint)])
-            gone.append(manifest.checkpoint)
-    return tuple(gone)
+    orphaned = [m for m in _orphaned(records) if m.files]  # else there is nothing to be there
+    check_unlisted(records.bucket, [f"{m.checkpoint}/{m.files[0].path}" for m in orphaned])
+    for manifest in orphaned:
+        fence()
+        records.bucket.delete([layout.manifest_key(manifest.checkpoint)])
+    return tuple(manifest.checkpoint for manifest in orphaned)
 
 
 def _orphaned(records: BucketRecords) -> Iterator[Manifest]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -13,8 +13,10 @@ from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
 from tune_sync.errors import ConfigError, DamagedError, NotWholeError, PathRefusedError
 from tune_sync.homes.bucket.aside import aside_key
+from tune_sync.homes.bucket.listings import check_unlisted
 from tune_sync.homes.bucket.staging import (
     BEGUN,
+    OVER,
     SEAL,
     SealedPart,
     Staged,
@@ -26,7 +28,7 @@ from tune_sync.homes.bucket.staging import (
     part_from_json,
 )
 from tune_sync.homes.recorded import digest_in_steps, newest_of
-from tune_sync.homes.tries import lacks_parts, may_come, warn_of_parts, whole_tries
+from tune_sync.homes.tries import check_reported, lacks_parts, may_come, warn_of_parts, whole_tries
 from tune_sync.manifest import Manifest, manifest_of, unite
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -93,6 +95,22 @@ class BucketRecords:
         prefix = f"{layout.STAGING_DIR}/{below}".rstrip("/")
         return group(o.key for o in self.bucket.list(prefix))
 
+    def _all_staged(self) -> dict[str, Staged]:
+        """What is staged of all checkpoints; that it is nothing has to be seen in two listings."""
+        staged = self._staged("")
+        if not staged:
+            objects, directories = self.bucket.list_dir(layout.INTERNAL_DIR)
+            if layout.FORMAT_KEY not in {o.key for o in objects}:
+                check_unlisted(self.bucket, [layout.FORMAT_KEY])
+            if layout.STAGING_DIR in directories:  # some stores keep it when it is empty
+                staged = self._staged("")
+        return staged
+
+    def _check_reported(self, checkpoint: str, taken: Collection[str], staged: Staged) -> None:
+        """See `tries.check_reported`. A seal that is not listed is asked for by its key."""
+        check_unlisted(self.bucket, _unlisted_seals(checkpoint, taken, staged))
+        check_reported(checkpoint, taken, staged.sealed())
+
     def _part(self, checkpoint: str, attempt: str) -> SealedPart:
         key = mark_key(checkpoint, attempt, SEAL)
         return part_from_json(attempt, self.bucket.get(key), key)
@@ -119,8 +137,17 @@ class BucketRecords:
         return [one for one in found if one is not None], errors
 
     def _keeps_unreadable(self, checkpoint: str, staged: Staged) -> bool:
-        """Whether there are seals that cannot be read; warns. See `homes.records`."""
-        errors = [] if staged.retired() else self._readable(checkpoint, staged)[1]
+        """Whether there are seals that cannot be read; warns. See `homes.records`.
+
+        Raises:
+            StoreError: There is a seal, or an order to publish it, that was not listed.
+        """
+        if staged.retired():
+            return False
+        intents = [] if staged.has_intent else [intent_key(checkpoint)]
+        seals = _unlisted_seals(checkpoint, staged.live(), staged)
+        check_unlisted(self.bucket, [*intents, *seals])
+        errors = self._readable(checkpoint, staged)[1]
         for error in errors:
             logger.warning(
                 "%s is not published, and its objects stay until you remove %s/%s: %s",
@@ -188,7 +215,7 @@ class BucketRecords:
         is_alone = len(staged.marks) == len(parts)
         if is_alone or all(etags.get(file.path) for file, etags in files):
             return True
-        there = self._objects(checkpoint)
+        there = self._objects(checkpoint, [file.path for file, _ in files])
         digests: dict[str, set[str]] = {}
         for file, _ in files:
             digests.setdefault(file.path, set()).add(file.digest)
@@ -196,9 +223,26 @@ class BucketRecords:
             path in there and self._digest(there[path]) in known for path, known in digests.items()
         )
 
-    def _objects(self, checkpoint: str) -> dict[str, ObjectInfo]:
-        """Path inside a checkpoint -> what is there."""
-        return {o.key.removeprefix(checkpoint + "/"): o for o in self.bucket.list(checkpoint)}
+    def _objects(self, checkpoint: str, named: Iterable[str] = ()) -> dict[str, ObjectInfo]:
+        """Path inside a checkpoint -> what is there.
+
+        Args:
+            checkpoint: Its key.
+            named: Paths that should be there: some that are not listed are asked for.
+
+        Raises:
+            StoreError: One of these is there, though it was not listed.
+        """
+        found = {o.key.removeprefix(checkpoint + "/"): o for o in self.bucket.list(checkpoint)}
+        missing = sorted(set(named) - found.keys())[:READS_COUNT]
+        check_unlisted(self.bucket, [f"{checkpoint}/{path}" for path in missing])
+        return found
 
     def _digest(self, there: ObjectInfo) -> str:
         return digest_in_steps(partial(self.bucket.get, there.key), there.size_bytes)
+
+
+def _unlisted_seals(checkpoint: str, attempts: Iterable[str], staged: Staged) -> list[str]:
+    """Where seals of these attempts would be that are not in a listing of staging."""
+    ended = {a for a, marks in staged.marks.items() if marks & {SEAL, OVER}}
+    return [mark_key(checkpoint, attempt, SEAL) for attempt in attempts if attempt not in ended]

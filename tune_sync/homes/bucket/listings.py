@@ -1,0 +1,38 @@
+"""Whether a listing is what a bucket holds: nothing may go only because one does not show it.
+
+What is on the way to a store, as a proxy or a page to sign in, may answer with a page of its own,
+as if all were well. All libraries take that for a listing of nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from tune_sync.buckets.bucket import Bucket
+from tune_sync.errors import StoreError
+
+# Looks at what was not listed, side by side.
+ASKED_COUNT = 16
+
+
+def check_unlisted(bucket: Bucket, keys: Sequence[str]) -> None:
+    """Ask for objects that a listing did not show, each by its key.
+
+    Args:
+        bucket: Where.
+        keys: Of those that something says are there.
+
+    Raises:
+        StoreError: One of them is there.
+    """
+    if not keys:
+        return
+    with ThreadPoolExecutor(min(ASKED_COUNT, len(keys))) as pool:
+        for key, there in zip(keys, pool.map(bucket.info, keys), strict=True):
+            if there is not None:
+                raise StoreError(
+                    f"{key} is in the bucket, and a listing did not show it: the listing was not "
+                    "what the store holds, so nothing was removed for it; look at what is between "
+                    "here and the store, as a proxy, then try again"
+                )
