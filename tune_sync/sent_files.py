@@ -24,7 +24,13 @@ from tune_sync.layout import Kind
 from tune_sync.paced import Paced
 from tune_sync.run import Run
 from tune_sync.sessions import Sessions
-from tune_sync.transfer.streams import FileStream, Storing
+from tune_sync.transfer.streams import (
+    CopiedStream,
+    FileStream,
+    SearchStream,
+    StateStream,
+    Storing,
+)
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -37,41 +43,6 @@ SEARCH_NAMES = ("basic-variant-state-", "search_gen_state-", "searcher-state-")
 SHOWN_COUNT = 5
 # Before what earlier processes have told is asked for again, if nobody answered.
 ASK_AGAIN_S = 60.0
-
-
-class CopiedStream(FileStream):
-    """A `FileStream` that keeps a copy of what is written into it.
-
-    Attributes:
-        body: That copy.
-    """
-
-    body = b""
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Take bytes."""
-        self.body += bytes(data)
-        return super().write(data)
-
-
-class StateStream(CopiedStream):
-    """That of a state of Ray Tune.
-
-    Attributes:
-        arrived: See `Versions.copying`.
-    """
-
-    arrived: Callable[[], None] = staticmethod(lambda: None)
-
-
-class SearchStream(FileStream):
-    """That of a search: a trial that it has made, and no state names, a restore would leave out.
-
-    Attributes:
-        may_come: Whether a state is there that was made together with it, or later.
-    """
-
-    may_come: Callable[[], bool] = staticmethod(lambda: True)
 
 
 class SentFiles:

@@ -47,7 +47,7 @@ class Session:
         for key in found:
             (staging / key).write_bytes(home.read(key, 0, 1000))
         self.run: Any = SimpleNamespace(
-            home=home, publisher=told, state_written=told.state_written, begun=True,
+            home=home, publisher=told, state_written=told.state_written, begun=True, closed=False,
             corrections=Corrections(), versions=self.versions, behind=None, saved_trials=found,
         )  # fmt: skip
         self.files.resume(str(staging))
@@ -112,6 +112,7 @@ def test_a_kill_at_any_step_leaves_one_of_both(when: When, tmp_path: Path) -> No
         home = LocalHome(root)
         Session(home, tmp_path / f"first {count}", TOKYO).save("old")
         session = Session(home, tmp_path / f"second {count}", UTC)
+        session.run.begun = False  # so that this thread puts, and is killed
         plain = home.store
         home.store = FaultStore(plain, crash_at(count, when))  # type: ignore[assignment]
         has_ended = False
