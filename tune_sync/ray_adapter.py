@@ -156,8 +156,7 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
         self._handler().on_existing = "move_aside" if self.overwrite else "error"
 
     def _handler(self) -> SyncHandler:
-        handler: SyncHandler = self.storage_filesystem.handler
-        return handler
+        return self.storage_filesystem.handler  # type: ignore[no-any-return]
 
     def _set_place(self, place: Destination) -> None:
         object.__setattr__(self, "storage_path", place.path)
@@ -247,6 +246,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         if self._to_restore:
             check_restored(run.where, self._to_restore, (trial.trial_id for trial in trials))
             self._to_restore = frozenset()
+            self._handler.files.resume(trials[0].local_experiment_path)
             self._clones.begin(run, trials)
             adopt_published(run, trials, self._filesystem)
         go_on_without_lost(run, trials, self._filesystem)

@@ -23,7 +23,14 @@ from tune_sync.homes.state_records import NotYetError, is_torn
 from tune_sync.layout import Kind
 from tune_sync.paced import Paced
 from tune_sync.run import Run
-from tune_sync.transfer.streams import FileStream, Storing
+from tune_sync.sessions import Sessions
+from tune_sync.transfer.streams import (
+    CopiedStream,
+    FileStream,
+    SearchStream,
+    StateStream,
+    Storing,
+)
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -36,41 +43,6 @@ SEARCH_NAMES = ("basic-variant-state-", "search_gen_state-", "searcher-state-")
 SHOWN_COUNT = 5
 # Before what earlier processes have told is asked for again, if nobody answered.
 ASK_AGAIN_S = 60.0
-
-
-class CopiedStream(FileStream):
-    """A `FileStream` that keeps a copy of what is written into it.
-
-    Attributes:
-        body: That copy.
-    """
-
-    body = b""
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Take bytes."""
-        self.body += bytes(data)
-        return super().write(data)
-
-
-class StateStream(CopiedStream):
-    """That of a state of Ray Tune.
-
-    Attributes:
-        arrived: See `Versions.copying`.
-    """
-
-    arrived: Callable[[], None] = staticmethod(lambda: None)
-
-
-class SearchStream(FileStream):
-    """That of a search: a trial that it has made, and no state names, a restore would leave out.
-
-    Attributes:
-        may_come: Whether a state is there that was made together with it, or later.
-    """
-
-    may_come: Callable[[], bool] = staticmethod(lambda: True)
 
 
 class SentFiles:
@@ -97,6 +69,7 @@ class SentFiles:
         self._told, self._ask_again_s = set[str](), float("-inf")
         self.unstored: dict[str, str] = {}  # no errors: their frames hold chunks
         self.bodies: dict[str, bytes] = {}
+        self._sessions = Sessions()
         self._digests: dict[str, str] = {}
         self._changed: set[str] = set()  # states of this run: those of earlier ones never do
         self._paced: Paced | None = None
@@ -110,7 +83,14 @@ class SentFiles:
         self, home: Home, key: str, kind: Kind, run: Run | None, timeout_s: float
     ) -> FileStream:
         """A stream into a file that appears whole when it is closed; see `commit`."""
-        commit = partial(self.commit, key=key, kind=kind, run=run, timeout_s=timeout_s)
+        named, key = key, self._sessions.place(key)
+
+        def commit(stream: FileStream) -> None:
+            if self._sessions.left(named, stream.digest):
+                stream.drop()
+            else:
+                self.commit(stream, key, kind, run, timeout_s)
+
         given = home, key, commit, partial(self.failed, key)
         storing = self._storing(key)
         if storing is not None:
@@ -219,11 +199,16 @@ class SentFiles:
             if entry.key.startswith(STATE_NAME):
                 self._note(entry.key, _digest_at(run, entry.key) or "")
 
+    def resume(self, staging: str) -> None:
+        """Look at what earlier sessions left where Ray's driver writes; before it writes there."""
+        self._sessions = Sessions.of(staging)
+
     def begin_anew(self) -> None:
         """Send all again: other processes may have replaced what this one has stored.
 
         They may also have told since what they could not store.
         """
+        self._sessions = Sessions()
         with self._known:
             self._digests, self._changed, self._early, self._searches = {}, set(), {}, {}
         with self._asking:
@@ -235,8 +220,11 @@ class SentFiles:
         Closing it does not wait, and makes no request.
         """
         arrived = run.versions.copying()
+        named, key = key, self._sessions.place(key)
 
         def hold(file: HeldFile) -> None:
+            if self._sessions.left(named, file.digest):
+                return
             self._hold(file, key, kind, run)
             if key in self._changed and self._digests.get(key) == file.digest:
                 arrived()

@@ -22,9 +22,9 @@ from tune_sync.homes.home import LocalHome
 from tune_sync.homes.state_records import Corrections
 from tune_sync.layout import INCOMING_DIR, Kind, manifest_key
 from tune_sync.publisher import Publisher
-from tune_sync.sent_files import SentFiles, StateStream
+from tune_sync.sent_files import SentFiles
 from tune_sync.testing.memory_bucket import MemoryBucket
-from tune_sync.transfer.streams import FileStream
+from tune_sync.transfer.streams import FileStream, StateStream
 from tune_sync.versions import Versions
 
 KEY = "experiment_state-2026.json"

@@ -126,6 +126,41 @@ class FileStream:
         self._home.write(self._incoming, offset_bytes, data)
 
 
+class CopiedStream(FileStream):
+    """A `FileStream` that keeps a copy of what is written into it.
+
+    Attributes:
+        body: That copy.
+    """
+
+    body = b""
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Take bytes."""
+        self.body += bytes(data)
+        return super().write(data)
+
+
+class StateStream(CopiedStream):
+    """That of a state of Ray Tune.
+
+    Attributes:
+        arrived: See `Versions.copying`.
+    """
+
+    arrived: Callable[[], None] = staticmethod(lambda: None)
+
+
+class SearchStream(FileStream):
+    """That of a search: a trial that it has made, and no state names, a restore would leave out.
+
+    Attributes:
+        may_come: Whether a state is there that was made together with it, or later.
+    """
+
+    may_come: Callable[[], bool] = staticmethod(lambda: True)
+
+
 class ReadStream:
     """Reads one file of a home that is elsewhere; what is read in a row is checked."""
 
