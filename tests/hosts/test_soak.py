@@ -28,6 +28,7 @@ STEPS = int(os.environ.get("TUNE_SYNC_SOAK_STEPS", "500"))
 KEPT_COUNT = 3
 LIMIT_S = 1200.0
 KILL_EVERY_S, LOOK_EVERY_S = 15.0, 1.0
+LAST_KILL_COUNT = TRIALS_COUNT * STEPS * 9 // 10  # checkpoints
 TRIAL = "ray::ImplicitFunc"
 WATCHED = ("ray::HomeAgent", "ray::NodeAgent", TRIAL)
 KILLED, SPARED = "w1", "w2"  # whose node agent is killed, and whose lives as long as the run
@@ -115,7 +116,9 @@ def test_memory_files_and_threads_stay_as_they_are(cluster: Cluster, way: str) -
         killed_s = time.monotonic()
         while not running.done():
             samples.append((done_count(root), look(cluster)))
-            found = agents(cluster, KILLED) if time.monotonic() - killed_s > KILL_EVERY_S else []
+            # Not at the end: who is killed as the last one leaves what it has to the next run.
+            is_due = time.monotonic() - killed_s > KILL_EVERY_S and samples[-1][0] < LAST_KILL_COUNT
+            found = agents(cluster, KILLED) if is_due else []
             for agent in found:  # else there is none yet
                 killed_s = time.monotonic()
                 cluster.exec(KILLED, ["kill", "-KILL", agent], check=False)
@@ -139,7 +142,7 @@ def test_memory_files_and_threads_stay_as_they_are(cluster: Cluster, way: str) -
         assert max(u.bytes for u in after) < max(u.bytes for u in before) + MORE_BYTES, what
         assert max(u.files for u in after) < max(u.files for u in before) + MORE_FILES, what
         assert max(u.threads for u in after) < max(u.threads for u in before) + MORE_THREADS, what
-    for host in cluster.workers:
+    for host in ("head", *cluster.workers):
         wait_for(lambda host=host: not agents(cluster, host), "the agents to end")  # type: ignore[misc]
     for host in ("head", *cluster.workers):
         assert cluster.exec(host, ["sh", "-c", LEFT], check=False).stdout.split() == []
