@@ -104,8 +104,6 @@ class FileStream:
             StoreError: It was dropped: what it had sent is gone, and the rest is no file.
             Exception: What the home raises.
         """
-        if self._is_given_up:
-            raise StoreError(f"{self._key} was given up before it was put in its place")
         if not self._chunks.sent_bytes and unless == self.digest:
             return
         try:
@@ -133,6 +131,8 @@ class FileStream:
             self.drop()
 
     def _send(self, offset_bytes: int, data: memoryview) -> None:
+        if self._is_given_up:
+            raise StoreError(f"{self._key} was given up before it was put in its place")
         if not self._incoming:
             self._incoming = self._home.begin_file()
         self._home.write(self._incoming, offset_bytes, data)
