@@ -19,7 +19,7 @@ HELD_BYTES = 256 << 20
 @dataclass(slots=True)
 class _Job:
     do: Callable[[], None]
-    drop: Callable[[], None]
+    drop: Callable[[], object]
     size_bytes: int
 
 
@@ -53,8 +53,8 @@ class Paced:
         self._jobs_changed = threading.Condition()
 
     def do(
-        self, name: str, job: Callable[[], None], drop: Callable[[], None], *, waits: bool = True,
-        size_bytes: int = 0,
+        self, name: str, job: Callable[[], None], drop: Callable[[], object] = lambda: None, *,
+        waits: bool = True, size_bytes: int = 0,
     ) -> None:  # fmt: skip
         """Do a job now, or have it done once its time has come; `drop` if it is never done.
 

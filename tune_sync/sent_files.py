@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 
 from tune_sync import layout
@@ -69,6 +69,7 @@ class SentFiles:
         self._told, self._ask_again_s = set[str](), float("-inf")
         self.unstored: dict[str, str] = {}  # no errors: their frames hold chunks
         self.bodies: dict[str, bytes] = {}
+        self._run: Run | None = None
         self._sessions = Sessions()
         self._digests: dict[str, str] = {}
         self._changed: set[str] = set()  # states of this run: those of earlier ones never do
@@ -85,6 +86,9 @@ class SentFiles:
     ) -> FileStream:
         """A stream into a file that appears whole when it is closed; see `commit`."""
         named, key = key, self._sessions.place(key)
+        if run is not None and run is not self._run:  # of an earlier one nobody asks any more
+            self._run = run
+            self.unstored.clear()
 
         def commit(stream: FileStream) -> None:
             if self._sessions.left(named, stream.digest):
@@ -126,7 +130,8 @@ class SentFiles:
         if run is not None and (_trains(run) or run.home.rewrite_s):
             paced = self._pace(run)
             if not durable and self._digests.get(key) == stream.digest and paced.is_idle(key):
-                stream.drop()  # of most trials nothing changes from one snapshot to the next
+                with suppress(TuneSyncError, OSError):
+                    stream.drop()  # of most trials nothing changes from one snapshot to the next
                 return
             # With `num_to_keep` the control loop waits for each state to be copied: neither the
             # put nor the manifests that have to be there before it may hold that up.
@@ -137,11 +142,8 @@ class SentFiles:
             )
         else:
             put = partial(self._commit, stream, key, durable, run, timeout_s)
-        if not isinstance(stream, SearchStream):
-            put()
-            return
-        with self._searching:
-            if self._is_in_time(stream, key, later):
+        with self._searching if isinstance(stream, SearchStream) else nullcontext():
+            if not isinstance(stream, SearchStream) or self._is_in_time(stream, key, later):
                 put()
 
     def make_dir(self, home: Home, key: str, run: Run | None) -> None:
@@ -158,7 +160,7 @@ class SentFiles:
         if run.behind is not None:
             run.behind.offer(f"{key}/", make, is_state=False)
         else:
-            self._pace(run).do(f"{key}/", partial(self._make, key, make), _nothing, waits=False)
+            self._pace(run).do(f"{key}/", partial(self._make, key, make), waits=False)
 
     def flush(self, timeout_s: float) -> None:
         """Return when all that waits for its turn is in its place.
@@ -376,9 +378,6 @@ class SentFiles:
         self.unstored.pop(key, None)
         if run is None and self._stored_after_all(key):
             self._tell(key, None)
-
-
-def _nothing() -> None: ...
 
 
 def _trains(run: Run) -> bool:

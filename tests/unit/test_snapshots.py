@@ -294,3 +294,35 @@ def test_a_second_run_with_the_same_settings_makes_its_directories_anew(driver: 
     driver.save(1)
     driver.flush()
     assert (driver.root / "trial_9" / "empty").is_dir()
+
+
+def test_what_a_run_could_not_store_is_no_error_of_the_next_with_the_same_settings(
+    plain: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(home: HungHome, incoming: str, key: str, durable: bool) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(HungHome, "commit_file", fail)
+        write(plain, "trial_0/events", b"1")
+        with pytest.raises(NotStoredError, match="trial_0/events"):
+            plain.flush()
+    plain.run.close()
+    plain.handler.run = plain.run = Run.open(plain.site, "move_aside", TIMEOUT_S, 1)
+    plain.handler.files.begin_anew()
+    plain.run.begun = True
+    plain.save(1, trials_count=0)
+    plain.flush()
+
+
+def test_an_unchanged_large_file_is_stored_though_its_copy_cannot_be_removed(
+    plain: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(home: SharedHome, incoming: str) -> None:
+        raise OSError(116, "Stale file handle")
+
+    write(plain, "trial_0/plots.png", state_of(b"a"))
+    plain.flush()
+    monkeypatch.setattr(HungHome, "drop_file", fail)
+    write(plain, "trial_0/plots.png", state_of(b"a"))
+    plain.flush()
