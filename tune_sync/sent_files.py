@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 
 from tune_sync import layout
@@ -69,6 +69,7 @@ class SentFiles:
         self._told, self._ask_again_s = set[str](), float("-inf")
         self.unstored: dict[str, str] = {}  # no errors: their frames hold chunks
         self.bodies: dict[str, bytes] = {}
+        self._run: Run | None = None
         self._sessions = Sessions()
         self._digests: dict[str, str] = {}
         self._changed: set[str] = set()  # states of this run: those of earlier ones never do
@@ -77,6 +78,7 @@ class SentFiles:
         self._searches: dict[str, bool] = {}  # one is there already, or is on its way
         self._made: set[str] = set()  # directories, or they are on their way
         self._known = threading.Lock()  # guards these; never held while a file is written
+        self._searching = threading.Lock()  # none of these is put after a newer one
         self._asking = threading.Lock()
 
     def stream(
@@ -84,6 +86,9 @@ class SentFiles:
     ) -> FileStream:
         """A stream into a file that appears whole when it is closed; see `commit`."""
         named, key = key, self._sessions.place(key)
+        if run is not None and run is not self._run:  # of an earlier one nobody asks any more
+            self._run = run
+            self.unstored.clear()
 
         def commit(stream: FileStream) -> None:
             if self._sessions.left(named, stream.digest):
@@ -125,39 +130,47 @@ class SentFiles:
         if run is not None and (_trains(run) or run.home.rewrite_s):
             paced = self._pace(run)
             if not durable and self._digests.get(key) == stream.digest and paced.is_idle(key):
-                stream.drop()  # of most trials nothing changes from one snapshot to the next
+                with suppress(TuneSyncError, OSError):
+                    stream.drop()  # of most trials nothing changes from one snapshot to the next
                 return
             # With `num_to_keep` the control loop waits for each state to be copied: neither the
             # put nor the manifests that have to be there before it may hold that up.
-            put = later = partial(paced.do, key, later, stream.drop, waits=not _trains(run))
+            # What Ray logs of trials is much more, and bounded.
+            held_bytes = 0 if durable else stream.held_bytes
+            put = later = partial(
+                paced.do, key, later, stream.drop, waits=not _trains(run), size_bytes=held_bytes
+            )
         else:
             put = partial(self._commit, stream, key, durable, run, timeout_s)
-        if not isinstance(stream, SearchStream) or self._is_in_time(stream, key, later):
-            put()
+        with self._searching if isinstance(stream, SearchStream) else nullcontext():
+            if not isinstance(stream, SearchStream) or self._is_in_time(stream, key, later):
+                put()
 
     def make_dir(self, home: Home, key: str, run: Run | None) -> None:
         """Make a directory. Once training has begun nobody waits for that of the driver."""
         make = partial(home.make_dir, key)
         if run is None or not _trains(run):
             make()
-        elif key in self._made:
-            return  # whoever puts a file makes it again, if it is gone
-        elif run.behind is not None:
+            return
+        with self._known:
+            is_made = key in self._made
             self._made.add(key)
+        if is_made:
+            return  # whoever puts a file makes it again, if it is gone
+        if run.behind is not None:
             run.behind.offer(f"{key}/", make, is_state=False)
         else:
-            self._made.add(key)
-            self._pace(run).do(f"{key}/", partial(self._make, key, make), _nothing, waits=False)
+            self._pace(run).do(f"{key}/", partial(self._make, key, make), waits=False)
 
     def flush(self, timeout_s: float) -> None:
         """Return when all that waits for its turn is in its place.
 
         Raises:
-            SyncTimeoutError: It took longer than `timeout_s`.
+            SyncTimeoutError: Nothing of it got there for `timeout_s`.
         """
         if self._paced is not None and not self._paced.flush(timeout_s):
             raise SyncTimeoutError(
-                f"state is still being written after {timeout_s:.0f} s (sync_timeout): look at the "
+                f"no state was written for {timeout_s:.0f} s (sync_timeout): look at the "
                 "network and at what is slow there, then restore the run"
             )
 
@@ -211,6 +224,7 @@ class SentFiles:
         self._sessions = Sessions()
         with self._known:
             self._digests, self._changed, self._early, self._searches = {}, set(), {}, {}
+            self._made = set()
         with self._asking:
             self._ask_again_s = float("-inf")
 
@@ -259,7 +273,8 @@ class SentFiles:
         try:
             make()
         except Exception as error:  # what is put into it says so, too
-            self._made.discard(key)
+            with self._known:
+                self._made.discard(key)
             logger.debug("directory %s is not made: %s", key, error)
 
     def _note(self, key: str, digest: str | None) -> None:
@@ -305,11 +320,12 @@ class SentFiles:
         return not is_early
 
     def _put_early(self) -> None:
-        with self._known:
-            due = [key for key, (stream, _) in self._early.items() if stream.may_come()]
-            puts = [self._early.pop(key)[1] for key in due]
-        for put in puts:
-            put()
+        with self._searching:
+            with self._known:
+                due = [key for key, (stream, _) in self._early.items() if stream.may_come()]
+                puts = [self._early.pop(key)[1] for key in due]
+            for put in puts:
+                put()
 
     def _stored_after_all(self, key: str) -> bool:
         """Whether somebody was told that it is not stored. False the second time."""
@@ -362,9 +378,6 @@ class SentFiles:
         self.unstored.pop(key, None)
         if run is None and self._stored_after_all(key):
             self._tell(key, None)
-
-
-def _nothing() -> None: ...
 
 
 def _trains(run: Run) -> bool:

@@ -6,6 +6,8 @@ import threading
 import time
 from collections import defaultdict
 
+import pytest
+
 from tests.unit.clock import Clock
 from tune_sync.paced import Paced
 
@@ -76,3 +78,84 @@ def test_it_works_again_after_a_rest() -> None:
         assert paced.flush(TIMEOUT_S)
         time.sleep(0.02)
     assert done == [0, 1, 2, 3, 4]
+
+
+def test_who_brings_a_newer_one_hears_nothing_of_a_drop_that_fails() -> None:
+    paced, may_end, done = Paced(0.0), threading.Event(), []
+    paced.do("x", lambda: may_end.wait(TIMEOUT_S), lambda: None, waits=False)  # type: ignore[arg-type,return-value]
+    while paced._waiting:
+        time.sleep(0.001)
+
+    def fail() -> None:
+        raise OSError("stale file handle")
+
+    paced.do("x", lambda: done.append("older"), fail, waits=False)
+    paced.do("x", lambda: done.append("newer"), lambda: None, waits=False)
+    may_end.set()
+    assert paced.flush(TIMEOUT_S)
+    assert done == ["newer"]
+
+
+def test_what_finds_no_thread_is_refused_and_the_next_one_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    paced, done = Paced(0.0), []
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        for _ in range(20):
+            with pytest.raises(RuntimeError, match="thread"):
+                paced.do("x", lambda: done.append("refused"), lambda: None, waits=False)
+    assert paced.flush(0.1), "nothing waits"
+    paced.do("y", lambda: done.append("next"), lambda: None, waits=False)
+    assert paced.flush(TIMEOUT_S)
+    assert done == ["next"]
+
+
+def test_many_that_wait_cost_no_more_each_than_few() -> None:
+    paced, may_go, done = Paced(0.0), threading.Event(), []
+    for number in range(8):
+        paced.do(f"slow {number}", lambda: may_go.wait(TIMEOUT_S), lambda: None, waits=False)  # type: ignore[arg-type,return-value]
+    for number in range(8000):
+        paced.do(str(number), lambda n=number: done.append(n), lambda: None, waits=False)  # type: ignore[misc]
+    start_s = time.process_time()
+    may_go.set()
+    assert paced.flush(TIMEOUT_S)
+    assert time.process_time() - start_s < 2.0  # 5.6 s where each looked at all that wait
+    assert sorted(done) == list(range(8000))
+
+
+def test_a_flush_gives_up_only_where_nothing_ends() -> None:
+    paced = Paced(0.0)
+    for number in range(40):
+        paced.do(str(number), lambda: time.sleep(0.2), lambda: None, waits=False)
+    assert paced.flush(0.7), "five times eight of 0.2 s"
+
+
+def test_who_brings_too_much_waits_until_there_is_room() -> None:
+    paced, may_end, done = Paced(0.0, held_bytes=100), threading.Event(), []
+
+    def slow() -> None:
+        may_end.wait(TIMEOUT_S)
+
+    paced.do("a", slow, lambda: None, waits=False, size_bytes=60)
+    paced.do("b", slow, lambda: None, waits=False, size_bytes=30)
+    while paced._waiting:
+        time.sleep(0.001)
+    for number in range(10):  # a newer one in the place of another
+        paced.do("b", lambda n=number: done.append(n), lambda: None, waits=False, size_bytes=10)  # type: ignore[misc]
+    paced.do("state", lambda: done.append("state"), lambda: None, waits=False)
+
+    def bring() -> None:
+        paced.do("c", lambda: done.append("c"), lambda: None, waits=False, size_bytes=500)
+
+    thread = threading.Thread(target=bring)
+    thread.start()
+    thread.join(0.1)
+    assert thread.is_alive() and "c" not in done
+    may_end.set()
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive() and paced.flush(TIMEOUT_S)
+    assert sorted(map(str, done)) == ["9", "c", "state"]

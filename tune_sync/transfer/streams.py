@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, suppress
 
 import pyarrow.fs as pafs
 
-from tune_sync.errors import TuneSyncError
+from tune_sync.errors import StoreError, TuneSyncError
 from tune_sync.homes.home import Home
 from tune_sync.homes.store import Info
 from tune_sync.manifest import FileEntry
@@ -58,12 +58,18 @@ class FileStream:
         self._on_error = on_error
         self._chunks = Chunks(self._send)
         self._incoming = ""
+        self._is_given_up = False
         self.closed = False
 
     @property
     def digest(self) -> str:
         """xxh3_128 of all bytes so far."""
         return self._chunks.digest
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of it is in memory."""
+        return len(self._chunks.held)
 
     def write(self, data: bytes | memoryview) -> int:
         """Take bytes."""
@@ -93,6 +99,10 @@ class FileStream:
         """Put the file in its place, unless its digest is `unless` and nothing was sent yet.
 
         Nothing of it stays where that fails.
+
+        Raises:
+            StoreError: It was dropped: what it had sent is gone, and the rest is no file.
+            Exception: What the home raises.
         """
         if not self._chunks.sent_bytes and unless == self.digest:
             return
@@ -108,7 +118,7 @@ class FileStream:
 
     def drop(self) -> None:
         """Give up a file that was not committed: a newer one takes its place, or it failed."""
-        incoming, self._incoming = self._incoming, ""
+        incoming, self._incoming, self._is_given_up = self._incoming, "", True
         if incoming:
             self._home.drop_file(incoming)
 
@@ -121,6 +131,8 @@ class FileStream:
             self.drop()
 
     def _send(self, offset_bytes: int, data: memoryview) -> None:
+        if self._is_given_up:
+            raise StoreError(f"{self._key} was given up before it was put in its place")
         if not self._incoming:
             self._incoming = self._home.begin_file()
         self._home.write(self._incoming, offset_bytes, data)
