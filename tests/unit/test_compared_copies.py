@@ -28,6 +28,7 @@ from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.store import Info
 from tune_sync.layout import manifest_key
 from tune_sync.run_filesystem import RunFileSystem
+from tune_sync.sending.orders import Orders
 from tune_sync.spec import Options, Spec
 
 __all__ = ["home", "make"]  # fixtures
@@ -57,6 +58,29 @@ def test_a_try_that_nobody_heard_of_is_not_read_once_another_one_is_published(
     assert local.info(manifest_key(FIRST)) is not None
     with local.held(FIRST) as directory:
         assert directory is None
+
+
+@pytest.mark.parametrize("starts_anew", [False, True])
+def test_of_what_the_node_knows_to_be_published_the_destination_is_not_asked(
+    tmp_path: Path, make: Callable[..., NodeSender], starts_anew: bool
+) -> None:
+    """So a trial that starts again waits for no answer, whether there would be one or not."""
+    silent, sender = Silent(tmp_path / "home"), make()
+    upload = report(staging(tmp_path, silent, sender), FIRST)
+    news = until(sender, lambda n: upload.attempt in n.stored)
+    silent.publish(FIRST, False, [news.stored[upload.attempt]])
+    sender.exchange(Orders(published=[upload.attempt]))
+    if starts_anew:  # its agent; it has not heard the driver yet
+        sender.end(leave=True)
+        sender = make()
+        assert upload.attempt in sender.status().stored
+    silent.is_up = False
+    local = staging(tmp_path, silent, sender)
+    with local.held(FIRST) as directory:
+        assert directory is not None
+        assert (directory / "two").read_bytes() == b"body"
+    assert read(local) == [b"body"] * 2
+    assert silent.asked_count == 0
 
 
 def test_what_is_placed_and_not_recorded_yet_is_not_hidden_by_another_try(

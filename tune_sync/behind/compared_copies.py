@@ -24,6 +24,8 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 class ComparedCopies:
     """Methods may be called from any thread.
 
+    Of what this node's agent has noted as published nobody is asked.
+
     Args:
         copies: What is staged here.
         destination: Where it is published.
@@ -76,6 +78,9 @@ class ComparedCopies:
         return attempt in self._is_stored or (not afresh and attempt in self._unpublished)
 
     def _look(self, copy: CopyHere) -> None:
+        if copy.copies.is_published(copy.checkpoint, copy.attempt):
+            self._is_stored[copy.attempt] = True
+            return
         answer = Future[bool | None]()
         threading.Thread(target=self._answer, args=(copy, answer), daemon=True).start()
         try:

@@ -6,7 +6,7 @@ A node's staging directory is laid out like an experiment directory of which onl
 <staging>/<run>/<node>/.tune_sync/staging/<checkpoint>/<attempt>/data/…, seal.json
     writer.json   who writes
     parts.json    all parts of the checkpoint, as the driver took them
-    stored.json   sealed at the destination
+    stored.json   sealed at the destination, and perhaps published
 ```
 """
 
@@ -59,13 +59,18 @@ class StagedCopies:
         """Note that an attempt is sealed at the destination."""
         self._mark(checkpoint, attempt, STORED, json.dumps({"attempt": stored_as}))
 
+    def published(self, checkpoint: str, attempt: str, stored_as: str) -> None:
+        """Note that a checkpoint is published at the destination, as an attempt that is here."""
+        noted = {"attempt": stored_as, "is_published": True}
+        self._mark(checkpoint, attempt, STORED, json.dumps(noted))
+
     def stored_as(self, checkpoint: str, attempt: str) -> str:
         """Its id there; "" if it is not."""
-        try:
-            body = self.store.read(self._key(checkpoint, attempt, STORED))
-            return str(json.loads(body)["attempt"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return ""
+        return str(self._noted_of_stored(checkpoint, attempt).get("attempt", ""))
+
+    def is_published(self, checkpoint: str, attempt: str) -> bool:
+        """Whether that was noted. What is published never changes."""
+        return self._noted_of_stored(checkpoint, attempt).get("is_published") is True
 
     def note_parts(self, checkpoint: str, attempt: str, parts: Sequence[str]) -> None:
         """Note what the driver took a checkpoint of. See `manifest.Seal.parts`."""
@@ -273,6 +278,13 @@ class StagedCopies:
             return seal.is_confirmed or not self.first_changed(checkpoint, seal)
         except FileNotFoundError:
             return False
+
+    def _noted_of_stored(self, checkpoint: str, attempt: str) -> dict[str, object]:
+        try:
+            noted = json.loads(self.store.read(self._key(checkpoint, attempt, STORED)))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return noted if isinstance(noted, dict) else {}
 
     def _mark(self, checkpoint: str, attempt: str, mark: str, body: str) -> None:
         key = self._key(checkpoint, attempt, mark)
