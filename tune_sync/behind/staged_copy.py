@@ -190,7 +190,7 @@ class StagedCopies:
             attempt = entry.key.rsplit("/", 1)[-1]
             with suppress(DamagedError):
                 seal = self.seal(checkpoint, attempt)
-                if seal is not None and seal.is_all and self._is_unchanged(checkpoint, seal):
+                if seal is not None and self._is_all(checkpoint, seal):
                     found.append((seal.sealed_s, attempt))
         return max(found, default=None)
 
@@ -272,6 +272,11 @@ class StagedCopies:
             yield _is_locked(descriptor, how)
         finally:
             os.close(descriptor)
+
+    def _is_all(self, checkpoint: str, seal: Seal) -> bool:
+        """Whether a part is the whole checkpoint, by itself or by what the driver has told."""
+        is_all = seal.is_all or (self.parts(checkpoint, seal.attempt) or seal.parts) == (seal.name,)
+        return is_all and self._is_unchanged(checkpoint, seal)
 
     def _is_unchanged(self, checkpoint: str, seal: Seal) -> bool:
         try:
