@@ -12,6 +12,7 @@ from concurrent.futures import Future
 
 from tune_sync import layout
 from tune_sync.behind.node_copies import CopyHere, NodeCopies
+from tune_sync.behind.united_copy import UnitedCopy, whole_of
 from tune_sync.homes.home import Home
 from tune_sync.transfer.digests import read_manifest
 
@@ -19,6 +20,9 @@ from tune_sync.transfer.digests import read_manifest
 ANSWER_TIMEOUT_S = 30.0
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+
+Whole = CopyHere | UnitedCopy
 
 
 class ComparedCopies:
@@ -42,7 +46,7 @@ class ComparedCopies:
         self._is_stored: dict[str, bool | None] = {}
         self._unpublished: set[str] = set()  # attempts, when they were looked at
 
-    def whole(self, checkpoint: str, *, afresh: bool = True) -> CopyHere | None:
+    def whole(self, checkpoint: str, *, afresh: bool = True) -> Whole | None:
         """The whole copy that is here, if nothing else is published.
 
         If the destination does not answer, it counts from then on.
@@ -52,14 +56,14 @@ class ComparedCopies:
             afresh: Somebody begins to read it. Else what was found before holds: of two tries,
                 one reader never gets files of both.
         """
-        copy = self._copies.whole(checkpoint)
+        copy = whole_of(self._copies, checkpoint)
         if copy is not None and not self._is_known(copy.attempt, afresh):
             self._look(copy)
         return self.known(checkpoint)
 
-    def known(self, checkpoint: str) -> CopyHere | None:
+    def known(self, checkpoint: str) -> Whole | None:
         """`whole`, as far as that is known without asking the destination."""
-        copy = self._copies.whole(checkpoint)
+        copy = whole_of(self._copies, checkpoint)
         return None if copy is None or self._is_stored.get(copy.attempt) is False else copy
 
     def hides_manifest(self, checkpoint: str) -> bool:
@@ -77,8 +81,8 @@ class ComparedCopies:
     def _is_known(self, attempt: str, afresh: bool) -> bool:
         return attempt in self._is_stored or (not afresh and attempt in self._unpublished)
 
-    def _look(self, copy: CopyHere) -> None:
-        if copy.copies.is_published(copy.checkpoint, copy.attempt):
+    def _look(self, copy: Whole) -> None:
+        if copy.is_published():
             self._is_stored[copy.attempt] = True
             return
         answer = Future[bool | None]()
@@ -94,13 +98,13 @@ class ComparedCopies:
         else:
             self._is_stored[copy.attempt] = is_stored
 
-    def _answer(self, copy: CopyHere, answer: Future[bool | None]) -> None:
+    def _answer(self, copy: Whole, answer: Future[bool | None]) -> None:
         try:
             answer.set_result(self._compare(copy))
         except Exception as error:
             answer.set_exception(error)
 
-    def _compare(self, copy: CopyHere) -> bool | None:
+    def _compare(self, copy: Whole) -> bool | None:
         """Whether it is what is published; None if nothing is."""
         manifest = read_manifest(self._destination, copy.checkpoint)
         if manifest is not None:

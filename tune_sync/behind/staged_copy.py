@@ -180,14 +180,18 @@ class StagedCopies:
             return self.seal(checkpoint, attempt) is None
         return False
 
+    def of(self, checkpoint: str) -> list[str]:
+        """All attempts of a checkpoint."""
+        found = self.store.list(f"{layout.STAGING_DIR}/{checkpoint}")
+        return [entry.key.rsplit("/", 1)[-1] for entry in found]
+
     def newest_whole(self, checkpoint: str) -> tuple[float, str] | None:
         """When a whole copy of a checkpoint was sealed, and its attempt; None if there is none.
 
         Of several, the one that was sealed last: those before it were given up.
         """
         found: list[tuple[float, str]] = []
-        for entry in self.store.list(f"{layout.STAGING_DIR}/{checkpoint}"):
-            attempt = entry.key.rsplit("/", 1)[-1]
+        for attempt in self.of(checkpoint):
             with suppress(DamagedError):
                 seal = self.seal(checkpoint, attempt)
                 if seal is not None and self._is_all(checkpoint, seal):
