@@ -154,6 +154,13 @@ def test_another_node_reads_them_from_the_home_nodes_agent(node: Node, attempts:
     assert service.ask_copy(FIRST, "info", FIRST) is not None
     _, data = service.read_copy(FIRST, f"{FIRST}/rank_1/state", 0, 1)
     assert bytes(data) == b"1"
+    for elsewhere in ("t/other", f"{FIRST}2", "/etc/passwd", ""):
+        for asked in ("info", "list"):
+            with pytest.raises(FileNotFoundError):
+                service.ask_copy(FIRST, asked, elsewhere, *([True] if asked == "list" else []))
+    for elsewhere in ("t/other", f"{FIRST}/../other", f"{FIRST}/rank_1", FIRST, "/etc/passwd"):
+        with pytest.raises(FileNotFoundError):
+            service.read_copy(FIRST, elsewhere, 0, 1)
 
 
 def test_one_that_goes_while_it_is_read_is_told(node: Node, attempts: list[str]) -> None:

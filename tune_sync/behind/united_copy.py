@@ -41,7 +41,7 @@ class UnitedCopy:
 
     def info(self, key: str) -> Info | None:
         """See `CopyHere.info`."""
-        inner = layout.below(self.checkpoint, key) or ""
+        inner = self._inside(key)
         part = self._files.get(inner)
         if part is not None:
             return part.info(key)
@@ -50,7 +50,7 @@ class UnitedCopy:
 
     def list(self, key: str, recursive: bool) -> builtins.list[Info]:
         """See `CopyHere.list`."""
-        top = layout.below(self.checkpoint, key) or ""
+        top = self._inside(key)
         names = (name for name in sorted({*self._files, *self._directories}) if name != top)
         inner = ((name, layout.below(top, name) if top else name) for name in names)
         wanted = [name for name, at in inner if at and (recursive or "/" not in at)]
@@ -60,7 +60,7 @@ class UnitedCopy:
 
     def read(self, key: str, offset_bytes: int = 0, length_bytes: int | None = None) -> bytes:
         """See `CopyHere.read`."""
-        part = self._files.get(layout.below(self.checkpoint, key) or "")
+        part = self._files.get(self._inside(key))
         if part is None:
             raise FileNotFoundError(key)
         return part.read(key, offset_bytes, length_bytes)
@@ -90,6 +90,13 @@ class UnitedCopy:
             yield self._linked(base)
 
     # Inside
+
+    def _inside(self, key: str) -> str:
+        """The part of a key below the checkpoint; "" for itself."""
+        inner = layout.below(self.checkpoint, key)
+        if inner is None:
+            raise FileNotFoundError(f"{key} is not in {self.checkpoint}")
+        return inner
 
     def _linked(self, base: Path) -> Path | None:
         made = base / MADE_NAME
