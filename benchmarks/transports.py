@@ -27,7 +27,7 @@ from pyarrow import flight
 from tests.bed.bare import BareHosts
 from tune_sync.fastpath import Slots
 from tune_sync.fastpath.slot import Slot
-from tune_sync.fastpath.transports import Limits, Part, Shelf, TcpTransport
+from tune_sync.fastpath.transports import Limits, Part, Peer, Shelf, TcpTransport
 
 TOKEN = b"of no importance"
 SHARED_MEMORY = Path("/dev/shm")
@@ -151,11 +151,31 @@ def by_flight(address: str, slot: Slot, size_bytes: int, streams: int) -> None:
 
 
 def by_ours(address: str, slot: Slot, size_bytes: int, streams: int) -> None:
-    transport = TcpTransport(TOKEN, limits=Limits(stream_count=streams))
-    with (
-        transport.connect(f"{address}:{OURS_PORT}") as peer,
-        transport.register(slot.memory) as region,
-    ):
+    with _connected(address, streams) as peer:
+        _put(peer, slot, size_bytes, streams)
+
+
+def by_ours_connected(address: str, slot: Slot, size_bytes: int, streams: int) -> None:
+    """As replicas travel: a process connects once."""
+    peer = _peers.get(streams)
+    if peer is None:
+        peer = _peers[streams] = _connected(address, streams)
+    _put(peer, slot, size_bytes, streams)
+
+
+_peers: dict[int, Peer] = {}
+
+
+def _transport(streams: int) -> TcpTransport:
+    return TcpTransport(TOKEN, limits=Limits(stream_count=streams))
+
+
+def _connected(address: str, streams: int) -> Peer:
+    return _transport(streams).connect(f"{address}:{OURS_PORT}")
+
+
+def _put(peer: Peer, slot: Slot, size_bytes: int, streams: int) -> None:
+    with _transport(streams).register(slot.memory) as region:
         with peer.reserve("bench", size_bytes) as upload:
             upload.write(region, [Part(0, 0, size_bytes)]).wait(60)
             upload.publish()
@@ -164,7 +184,9 @@ def by_ours(address: str, slot: Slot, size_bytes: int, streams: int) -> None:
 
 WAYS: dict[str, Way] = {
     "socket": by_socket, "sendfile": by_sendfile, "flight": by_flight, "tune_sync": by_ours,
+    "connected": by_ours_connected,
 }  # fmt: skip
+OURS = (by_ours, by_ours_connected)
 
 
 def send(address: str, size_bytes: int, round_count: int) -> None:
@@ -177,11 +199,13 @@ def send(address: str, size_bytes: int, round_count: int) -> None:
         for name, way in WAYS.items():
             for streams in (1, 2, 4):
                 measured = _measure(lambda: way(address, slot, size_bytes, streams), address)  # noqa: B023
-                if not number and way is not by_ours:  # which compares by itself
+                if not number and way not in OURS:  # which compare by themselves
                     assert _ask(address, DIGEST)["digest"] == digest, f"{name} lost bytes"
                 if number:  # the first makes slots and connections
                     found.setdefault(f"{name} x {streams}", []).append(measured)
     print(json.dumps(found))
+    for peer in _peers.values():
+        peer.close()
     slot.close()
 
 

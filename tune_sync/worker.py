@@ -1,4 +1,4 @@
-"""Threads that do jobs, which begin in the order in which they were added."""
+"""Threads that do jobs, in the order in which they were added, or one job for who waits for it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Worker:
@@ -71,3 +76,36 @@ class Worker:
                 with self._queue_changed:
                     self._undone.discard(number)
                     self._queue_changed.notify_all()
+
+
+class NoAnswerError(Exception):
+    """It did not answer in time, and may still."""
+
+
+def asked(call: Callable[[], T]) -> Future[T]:
+    """What `call` will return, or raise: a thread of its own calls it."""
+    answer = Future[T]()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="tune_sync-answer", daemon=True).start()
+    return answer
+
+
+def answer_within(call: Callable[[], T], timeout_s: float) -> T:
+    """What `call` returns, or raises. Nobody waits for it any longer.
+
+    Raises:
+        NoAnswerError: It takes longer.
+    """
+    answer = asked(call)
+    try:
+        return answer.result(timeout_s)
+    except FutureTimeoutError:
+        if answer.done():  # it is what was raised
+            raise
+        raise NoAnswerError(f"no answer within {timeout_s:.0f} s") from None

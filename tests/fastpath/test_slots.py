@@ -15,6 +15,7 @@ import pytest
 from tests.fastpath.forks import ends_well, fork
 from tune_sync.errors import ConfigError
 from tune_sync.fastpath import Slot, Slots
+from tune_sync.fastpath import slots as slots_module
 from tune_sync.fastpath.folder import sweep
 from tune_sync.fastpath.placing import place_by
 from tune_sync.testing.transport_pair import wait_until
@@ -185,6 +186,19 @@ def test_more_than_shared_memory_has_is_refused(
     with caplog.at_level(logging.WARNING):
         assert slots.take(1 << 50) is None
     assert "--shm-size" in caplog.text
+
+
+def test_more_than_a_container_has_left_is_not_begun(
+    new_slots: Callable[..., Slots], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Its processes would be killed, whatever limit was asked for."""
+    monkeypatch.setattr(slots_module, "memory_available_bytes", lambda: 3 * MIB)
+    slots = new_slots(memory_limit_bytes=100 * MIB)
+    with caplog.at_level(logging.WARNING):
+        assert slots.take(4 * MIB) is None
+    assert "or its container" in caplog.text
+    assert slots.take(2 * MIB) is not None
 
 
 def test_without_shared_memory_there_is_no_slot(tmp_path: Path) -> None:

@@ -232,10 +232,14 @@ def test_what_is_not_stored_is_not_brought(store: Store, node: Callable[[str], N
     assert not node("one").brought.bring("t/checkpoint_000009")
 
 
+@pytest.mark.parametrize("ranks_count", [1, 8])
 def test_before_it_is_stored_the_home_nodes_replica_is_brought(
-    tmp_path: Path, store: Store, node: Callable[[str], Node]
+    tmp_path: Path, store: Store, node: Callable[[str], Node], ranks_count: int
 ) -> None:
-    report(NodeDisk(tmp_path / "replicas"), THIRD, BODY)
+    attempt = report(NodeDisk(tmp_path / "replicas"), THIRD, BODY, ranks_count).attempt
+    if ranks_count > 1:  # of which one reported
+        assert not node("early").brought.bring(THIRD)
+        StagedCopies(tmp_path / "replicas").note_parts(THIRD, attempt, [attempt])
     here = node("one")
     assert here.brought.bring(THIRD)
     assert_whole(here, THIRD)

@@ -74,6 +74,11 @@ def test_sizing_compares_with_this_host(
     assert "too little by" in printed and "mount -o remount,size=" in printed
     monkeypatch.setattr(sizing, "SHARED_MEMORY", tmp_path)
     assert cli.main(["sizing", "--parameters", "1"]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(sizing, "memory_available_bytes", lambda: 10_000)  # of a container
+    assert cli.main(["sizing", "--parameters", "1000"]) == 1
+    printed = capsys.readouterr().out
+    assert "container or job: 10.0 KB left" in printed and "too little memory by 18.2 KB" in printed
 
 
 def test_what_cannot_work_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

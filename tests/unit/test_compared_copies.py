@@ -11,6 +11,7 @@ import pytest
 from tests.unit.test_late_errors import Connected
 from tests.unit.test_node_sender import (
     FIRST,
+    SECOND,
     TIMEOUT_S,
     Shaky,
     home,
@@ -23,11 +24,12 @@ from tune_sync.behind.compared_copies import ComparedCopies
 from tune_sync.behind.node_copies import NodeCopies
 from tune_sync.behind.node_sender import NodeSender
 from tune_sync.behind.staging_home import StagingHome
-from tune_sync.errors import ImmutableError, StoreUnreachableError
+from tune_sync.errors import ImmutableError, StoreUnreachableError, SyncTimeoutError
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.store import Info
 from tune_sync.layout import manifest_key
 from tune_sync.run_filesystem import RunFileSystem
+from tune_sync.sending.orders import Orders
 from tune_sync.spec import Options, Spec
 
 __all__ = ["home", "make"]  # fixtures
@@ -57,6 +59,29 @@ def test_a_try_that_nobody_heard_of_is_not_read_once_another_one_is_published(
     assert local.info(manifest_key(FIRST)) is not None
     with local.held(FIRST) as directory:
         assert directory is None
+
+
+@pytest.mark.parametrize("starts_anew", [False, True])
+def test_of_what_the_node_knows_to_be_published_the_destination_is_not_asked(
+    tmp_path: Path, make: Callable[..., NodeSender], starts_anew: bool
+) -> None:
+    """So a trial that starts again waits for no answer, whether there would be one or not."""
+    silent, sender = Silent(tmp_path / "home"), make()
+    upload = report(staging(tmp_path, silent, sender), FIRST)
+    news = until(sender, lambda n: upload.attempt in n.stored)
+    silent.publish(FIRST, False, [news.stored[upload.attempt]])
+    sender.exchange(Orders(published=[upload.attempt]))
+    if starts_anew:  # its agent; it has not heard the driver yet
+        sender.end(leave=True)
+        sender = make()
+        assert upload.attempt in sender.status().stored
+    silent.is_up = False
+    local = staging(tmp_path, silent, sender)
+    with local.held(FIRST) as directory:
+        assert directory is not None
+        assert (directory / "two").read_bytes() == b"body"
+    assert read(local) == [b"body"] * 2
+    assert silent.asked_count == 0
 
 
 def test_what_is_placed_and_not_recorded_yet_is_not_hidden_by_another_try(
@@ -132,6 +157,31 @@ def test_a_destination_that_hangs_is_not_waited_for(
     assert compared.whole(FIRST) is not None
     assert compared.hides_manifest(FIRST)
     hanging.answers.set()
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_while_the_destination_does_not_answer_the_home_nodes_copy_is_read(
+    tmp_path: Path, make: Callable[..., NodeSender], is_silent: bool
+) -> None:
+    """So a trial goes on elsewhere while the destination is out."""
+    home: Hanging | Silent = (Hanging if is_silent else Silent)(tmp_path / "out")
+    report(staging(tmp_path, home, make(only_wanted=True)), FIRST)
+    home.is_up = False
+    far, elsewhere = NodeCopies(tmp_path / "node"), tmp_path / "elsewhere"
+    reader = StagingHome(home, elsewhere, make(), "node2", far=far, timeout_s=60.0)
+    reader._here._timeout_s = 0.1
+    assert read(reader) == [b"body"] * 2
+    with reader.held(FIRST) as directory:
+        assert directory is None
+    if isinstance(home, Hanging):
+        threading.Timer(0.5, home.answers.set).start()
+        reader._timeout_s = 0.0
+        with pytest.raises(SyncTimeoutError):  # which was waited for: it is not there
+            reader.info(SECOND)
+        assert home.answers.is_set()
+        return
+    with pytest.raises(StoreUnreachableError):  # no node has it: as without a home node
+        reader.info(SECOND)
 
 
 def test_who_has_begun_to_read_one_try_gets_no_files_of_another(

@@ -16,6 +16,7 @@ from tests.unit.test_node_sender import FIRST, SECOND, Shaky, until
 from tune_sync.behind.left_behind import sweep_trash
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.errors import SyncTimeoutError
+from tune_sync.fastpath import budget
 from tune_sync.homes.store import LocalStore
 from tune_sync.layout import STAGING_DIR, TRASH_DIR
 from tune_sync.sending.orders import Orders
@@ -109,3 +110,13 @@ def test_slots_of_a_process_that_was_killed_take_no_room(make: Callable[..., Nod
     assert node.budget.taken_bytes > 1 << 20
     assert node.where(node.report(FIRST)) == "memory"
     assert node.budget.taken_bytes < 1 << 20
+
+
+def test_what_passes_what_a_container_has_left_is_on_the_disk(
+    make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also within the limit that was asked for: its processes would be killed."""
+    monkeypatch.setattr(budget, "memory_available_bytes", lambda: len(BODY))
+    node = make(limit_bytes=1 << 30)
+    assert node.where(node.report(FIRST)) == "disk"
+    assert f"{len(BODY)} bytes that this machine, or its container, has left" in caplog.text

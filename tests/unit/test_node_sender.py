@@ -179,6 +179,25 @@ def test_a_part_of_several_is_not_read_as_the_whole(
         local.info(f"{FIRST}/two")
 
 
+@pytest.mark.parametrize("others", [[], ["another one"]])
+def test_the_only_part_that_was_reported_is_the_whole_once_the_driver_says_so(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender], others: list[str]
+) -> None:
+    """As where rank 0 saves for all."""
+    sender = make(only_wanted=True)
+    local = staging(tmp_path, home, sender, timeout_s=-1.0)
+    attempt = report(local, FIRST, ranks_count=8).attempt
+    sender.exchange(Orders(expected=[attempt], parts={attempt: [*others, attempt]}))
+    if others:
+        with pytest.raises(SyncTimeoutError):
+            local.info(f"{FIRST}/two")
+        return
+    assert local.read(f"{FIRST}/two", 0, 4) == b"body"
+    with local.held(FIRST) as directory:
+        assert directory is not None
+        assert (directory / "two").read_bytes() == b"body"
+
+
 def test_writers_wait_for_room(
     tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
 ) -> None:

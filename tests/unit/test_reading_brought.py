@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.test_brought import BODY, THIRD, Node, Store, node, store
+from tests.unit.test_brought import BODY, THIRD, Node, Store, assert_whole, node, store
 from tests.unit.test_memory_tier import Node as Staging
-from tests.unit.test_node_sender import FIRST, SECOND, Shaky, report
+from tests.unit.test_node_sender import FIRST, SECOND, TIMEOUT_S, Shaky, report
 from tune_sync.behind.node_copies import CopyHere, NodeCopies
 from tune_sync.behind.node_disk import NodeDisk
 from tune_sync.behind.node_sender import NodeSender
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staging_home import StagingHome
+from tune_sync.errors import StoreUnreachableError
 from tune_sync.homes.store import Info
 
 pytestmark = pytest.mark.in_shared_memory
@@ -107,3 +109,26 @@ def test_a_copy_that_goes_while_it_is_listed_is_not_a_smaller_one(
         copy.list(FIRST, True)
     with pytest.raises(FileNotFoundError, match="gone"):
         copy.info(f"{FIRST}/two")
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_while_the_store_does_not_answer_the_home_nodes_replica_is_brought(
+    tmp_path: Path, store: Store, node: Callable[[str], Node], monkeypatch: pytest.MonkeyPatch,
+    is_silent: bool,
+) -> None:  # fmt: skip
+    answers = threading.Event()
+
+    def asked(*_: object) -> Any:
+        if is_silent:
+            answers.wait(TIMEOUT_S)
+        raise StoreUnreachableError("it does not answer")
+
+    report(NodeDisk(tmp_path / "replicas"), THIRD, BODY)
+    here = node("one")
+    monkeypatch.setattr(here.brought, "_answer_s", 0.1)
+    for name in ("info", "read"):
+        monkeypatch.setattr(store, name, asked)
+    assert here.brought.bring(THIRD)
+    assert_whole(here, THIRD)
+    assert not here.brought.bring(FIRST), "nobody has a replica"
+    answers.set()

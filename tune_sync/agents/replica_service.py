@@ -15,6 +15,7 @@ from tune_sync.behind.node_copies import CopyHere
 from tune_sync.behind.replica_door import Door, Entrance
 from tune_sync.behind.replica_message import Message
 from tune_sync.behind.replicas import Replicas, Room
+from tune_sync.behind.united_copy import UnitedCopy, whole_of
 from tune_sync.errors import PathRefusedError
 from tune_sync.fastpath.transport_names import OBJECT_STORE
 from tune_sync.homes.home import check_digest, digest_of
@@ -115,8 +116,8 @@ class ReplicaService:
         data = self._copy_of(checkpoint).read(key, offset_bytes, length_bytes)
         return digest_of(data), np.frombuffer(data, dtype=np.uint8)
 
-    def _copy_of(self, checkpoint: str) -> CopyHere:
-        found = self._replicas.copies.whole(checkpoint)
+    def _copy_of(self, checkpoint: str) -> CopyHere | UnitedCopy:
+        found = whole_of(self._replicas.copies, checkpoint)
         if found is None:
             raise FileNotFoundError(f"there is no whole copy of {checkpoint} here")
         return found

@@ -59,14 +59,14 @@ class CopyHere:
         """See `Home.info`. Raises as `read` does."""
         found = self.copies.store.info(self._inside(key))
         if found is None:
-            self._check()
+            self.check()
         return found and Info(key, found.is_dir, found.size_bytes, found.modified_s)
 
     def list(self, key: str, recursive: bool) -> builtins.list[Info]:
         """See `Home.list`. Raises as `read` does."""
         where = layout.staged_key(self.checkpoint, self.attempt)
         found = self.copies.list(where, self.checkpoint, key, recursive)
-        self._check()  # it is put away as a whole: if it is there still, all of it was
+        self.check()  # it is put away as a whole: if it is there still, all of it was
         return found
 
     def read(self, key: str, offset_bytes: int = 0, length_bytes: int | None = None) -> bytes:
@@ -83,6 +83,10 @@ class CopyHere:
         seal = self.copies.seal(self.checkpoint, self.attempt)
         return (seal.staged_as if seal is not None else None) or ""
 
+    def is_published(self) -> bool:
+        """See `StagedCopies.is_published`."""
+        return self.copies.is_published(self.checkpoint, self.attempt)
+
     @contextmanager
     def held(self) -> Iterator[Path | None]:
         """Its directory, which stays meanwhile; None if it has just gone."""
@@ -90,7 +94,12 @@ class CopyHere:
             where = layout.staged_key(self.checkpoint, self.attempt)
             yield self.copies.store.path(where) if is_held else None
 
-    def _check(self) -> None:
+    def path(self, key: str) -> Path:
+        """Where a file of it is."""
+        return self.copies.store.path(self._inside(key))
+
+    def check(self) -> None:
+        """Raise FileNotFoundError if it has gone."""
         if self.copies.seal(self.checkpoint, self.attempt) is None:
             raise FileNotFoundError(f"{self.checkpoint} has just gone from this node")
 
@@ -142,6 +151,12 @@ class NodeCopies:
             if seal is not None:
                 return copies, seal
         raise NotWholeError(f"attempt {attempt} at {checkpoint} is over; report it again")
+
+    def of(self, checkpoint: str) -> Iterator[tuple[StagedCopies, str]]:
+        """All attempts of a checkpoint: where, and its id."""
+        for copies in self.roots:
+            for attempt in copies.of(checkpoint):
+                yield copies, attempt
 
     def attempts(self, unlisted: Unlisted | None = None) -> Iterator[tuple[StagedCopies, str, str]]:
         """All attempts: where, of which checkpoint, its id. See `StagedCopies.attempts`."""

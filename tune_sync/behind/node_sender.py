@@ -111,9 +111,9 @@ class NodeSender:
             known = {item.attempt for item in self._queue.items()}
         if not known.issuperset(orders.expected):
             self.scan(orders.expected)
-        for item in published:
-            with suppress(OSError, KeyError):  # else a later process here sends it once more
-                self._places[item.attempt].stored(item.checkpoint, item.attempt, item.stored_as)
+        for i in published:
+            with suppress(OSError, KeyError):  # else a later process here may send it once more
+                self._places[i.attempt].published(i.checkpoint, i.attempt, i.stored_as)
         self._note_parts(orders)
         self._look_for_gone()
         self._remove_some()

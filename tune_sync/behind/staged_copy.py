@@ -6,7 +6,7 @@ A node's staging directory is laid out like an experiment directory of which onl
 <staging>/<run>/<node>/.tune_sync/staging/<checkpoint>/<attempt>/data/…, seal.json
     writer.json   who writes
     parts.json    all parts of the checkpoint, as the driver took them
-    stored.json   sealed at the destination
+    stored.json   sealed at the destination, and perhaps published
 ```
 """
 
@@ -59,13 +59,18 @@ class StagedCopies:
         """Note that an attempt is sealed at the destination."""
         self._mark(checkpoint, attempt, STORED, json.dumps({"attempt": stored_as}))
 
+    def published(self, checkpoint: str, attempt: str, stored_as: str) -> None:
+        """Note that a checkpoint is published at the destination, as an attempt that is here."""
+        noted = {"attempt": stored_as, "is_published": True}
+        self._mark(checkpoint, attempt, STORED, json.dumps(noted))
+
     def stored_as(self, checkpoint: str, attempt: str) -> str:
         """Its id there; "" if it is not."""
-        try:
-            body = self.store.read(self._key(checkpoint, attempt, STORED))
-            return str(json.loads(body)["attempt"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return ""
+        return str(self._noted_of_stored(checkpoint, attempt).get("attempt", ""))
+
+    def is_published(self, checkpoint: str, attempt: str) -> bool:
+        """Whether that was noted. What is published never changes."""
+        return self._noted_of_stored(checkpoint, attempt).get("is_published") is True
 
     def note_parts(self, checkpoint: str, attempt: str, parts: Sequence[str]) -> None:
         """Note what the driver took a checkpoint of. See `manifest.Seal.parts`."""
@@ -175,17 +180,21 @@ class StagedCopies:
             return self.seal(checkpoint, attempt) is None
         return False
 
+    def of(self, checkpoint: str) -> list[str]:
+        """All attempts of a checkpoint."""
+        found = self.store.list(f"{layout.STAGING_DIR}/{checkpoint}")
+        return [entry.key.rsplit("/", 1)[-1] for entry in found]
+
     def newest_whole(self, checkpoint: str) -> tuple[float, str] | None:
         """When a whole copy of a checkpoint was sealed, and its attempt; None if there is none.
 
         Of several, the one that was sealed last: those before it were given up.
         """
         found: list[tuple[float, str]] = []
-        for entry in self.store.list(f"{layout.STAGING_DIR}/{checkpoint}"):
-            attempt = entry.key.rsplit("/", 1)[-1]
+        for attempt in self.of(checkpoint):
             with suppress(DamagedError):
                 seal = self.seal(checkpoint, attempt)
-                if seal is not None and seal.is_all and self._is_unchanged(checkpoint, seal):
+                if seal is not None and self._is_all(checkpoint, seal):
                     found.append((seal.sealed_s, attempt))
         return max(found, default=None)
 
@@ -268,11 +277,23 @@ class StagedCopies:
         finally:
             os.close(descriptor)
 
+    def _is_all(self, checkpoint: str, seal: Seal) -> bool:
+        """Whether a part is the whole checkpoint, by itself or by what the driver has told."""
+        is_all = seal.is_all or (self.parts(checkpoint, seal.attempt) or seal.parts) == (seal.name,)
+        return is_all and self._is_unchanged(checkpoint, seal)
+
     def _is_unchanged(self, checkpoint: str, seal: Seal) -> bool:
         try:
             return seal.is_confirmed or not self.first_changed(checkpoint, seal)
         except FileNotFoundError:
             return False
+
+    def _noted_of_stored(self, checkpoint: str, attempt: str) -> dict[str, object]:
+        try:
+            noted = json.loads(self.store.read(self._key(checkpoint, attempt, STORED)))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return noted if isinstance(noted, dict) else {}
 
     def _mark(self, checkpoint: str, attempt: str, mark: str, body: str) -> None:
         key = self._key(checkpoint, attempt, mark)

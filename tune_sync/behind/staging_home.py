@@ -343,6 +343,7 @@ class StagingHome:
                 brought = self._brought.whole(checkpoint) if self._brought is not None else None
                 self._brought_as = brought.attempt if brought is not None else ""
                 return brought or copy
+            self._here.wait_for_answer(checkpoint)
             if self._clock() - asked_s > ASK_S:
                 asked_s = self._clock()
                 self._check_lost(checkpoint)

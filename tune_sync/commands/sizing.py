@@ -6,7 +6,7 @@ import argparse
 
 from tune_sync.commands.numbers import count, readable
 from tune_sync.fastpath.folder import SHARED_MEMORY
-from tune_sync.fastpath.pages import room_bytes
+from tune_sync.fastpath.pages import memory_available_bytes, room_bytes
 from tune_sync.fastpath.sizing import BYTES_PER_PARAMETER, SLOTS, SPARE, shared_memory_bytes
 
 ENOUGH, TOO_LITTLE = 0, 1
@@ -40,8 +40,16 @@ def run(arguments: argparse.Namespace) -> int:
         return ENOUGH
     free_bytes, total_bytes = room_bytes(SHARED_MEMORY)
     print(f"{SHARED_MEMORY} here: {readable(total_bytes)}, {readable(free_bytes)} of it free")
+    left_bytes = memory_available_bytes()
+    if left_bytes >= 0:
+        print(f"memory of this machine, or its container or job: {readable(left_bytes)} left")
+    if 0 <= left_bytes < need_bytes:
+        print(
+            f"too little memory by {readable(need_bytes - left_bytes)}: give it more, or spread it "
+            "over more hosts"
+        )
     if free_bytes >= need_bytes:
-        return ENOUGH
+        return TOO_LITTLE if 0 <= left_bytes < need_bytes else ENOUGH
     missing_bytes = need_bytes - free_bytes
     size_mb = -(-(total_bytes + missing_bytes) // (1 << 20))
     print(

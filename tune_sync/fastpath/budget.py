@@ -92,18 +92,22 @@ class Budget:
         return sum(one.st_size for one in found if one is not None and one.st_nlink == 1)
 
     def _check(self, more_bytes: int, ready_bytes: int = 0) -> None:
-        taken_bytes = self.taken_bytes
+        taken_bytes, needed_bytes = self.taken_bytes, max(0, more_bytes - ready_bytes)
         free_bytes, total_bytes = room_bytes(self.folder)
-        limit_bytes = self._limit_bytes or _half(free_bytes, taken_bytes)
-        over_limit = taken_bytes + max(0, more_bytes - ready_bytes) > limit_bytes
-        if not over_limit and free_bytes - more_bytes >= total_bytes * SPARE:
+        available_bytes = memory_available_bytes()
+        limit_bytes = self._limit_bytes or _half(free_bytes, available_bytes, taken_bytes)
+        if taken_bytes + needed_bytes > limit_bytes:
+            passed = f"the memory limit of {limit_bytes} bytes"
+        elif free_bytes - more_bytes < total_bytes * SPARE:
+            passed = "what is free"
+        elif 0 <= available_bytes < needed_bytes:
+            passed = f"the {available_bytes} bytes that this machine, or its container, has left"
+        else:
             return
         raise StoreFullError(
             errno.ENOSPC,
-            f"{more_bytes} bytes more pass "
-            + (f"the memory limit of {limit_bytes} bytes" if over_limit else "what is free")
-            + f" (checkpoints take {taken_bytes}, {free_bytes} of {total_bytes} are free in "
-            f"{self.folder.parent}, {SPARE:.0%} stay free)",
+            f"{more_bytes} bytes more pass {passed} (checkpoints take {taken_bytes}, {free_bytes} "
+            f"of {total_bytes} are free in {self.folder.parent}, {SPARE:.0%} stay free)",
         )
 
 
@@ -115,8 +119,7 @@ def _grow(attempt: Path, more_bytes: int) -> None:
         os.close(descriptor)
 
 
-def _half(free_bytes: int, taken_bytes: int) -> int:
-    available_bytes = memory_available_bytes()
+def _half(free_bytes: int, available_bytes: int, taken_bytes: int) -> int:
     if available_bytes >= 0:
         free_bytes = min(free_bytes, available_bytes)
     return (free_bytes + taken_bytes) // 2

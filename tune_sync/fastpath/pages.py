@@ -10,6 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tune_sync.fastpath.cgroups import left_bytes
+
 # MADV_POPULATE_WRITE, Linux 5.14. Where memory runs out it fails; a plain touch kills the process.
 _POPULATE_WRITE = 23
 _CHUNK_BYTES = 64 << 20
@@ -55,8 +57,8 @@ def room_bytes(root: Path) -> tuple[int, int]:
 
 
 def memory_available_bytes() -> int:
-    """Memory that the machine, or the container around this process, has left; -1 if unknown."""
-    return min((n for n in (_machine_bytes(), _container_bytes()) if n >= 0), default=-1)
+    """What the machine, or a container or job around this process, has left; -1 if unknown."""
+    return min((n for n in (_machine_bytes(), left_bytes()) if n >= 0), default=-1)
 
 
 def _machine_bytes() -> int:
@@ -66,12 +68,3 @@ def _machine_bytes() -> int:
         return -1
     found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
     return int(found[0]) * 1024 if found else -1
-
-
-def _container_bytes() -> int:
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = Path("/sys/fs/cgroup/memory.current").read_text().strip()
-    except OSError:
-        return -1
-    return max(0, int(limit) - int(used)) if limit.isdigit() else -1

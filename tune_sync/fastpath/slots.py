@@ -230,8 +230,9 @@ class Slots:
 
     def _reason_against(self, size_bytes: int) -> str:
         free_bytes, total_bytes = room_bytes(self.folder)
+        available_bytes = memory_available_bytes()
         after_bytes = self._account.size_bytes + size_bytes
-        if after_bytes > self._limit(free_bytes):
+        if after_bytes > self._limit(free_bytes, available_bytes):
             return (
                 f"checkpoints of {size_bytes} bytes pass the memory limit of "
                 f"{self._limit_bytes} bytes; set a larger memory_limit_bytes to save them fast"
@@ -243,11 +244,15 @@ class Slots:
                 f"checkpoint of {size_bytes} bytes and {SPARE:.0%} to spare; make it larger "
                 "(mount -o remount,size=…, or --shm-size for a container) to save fast"
             )
+        if 0 <= available_bytes < in_making_bytes + size_bytes:
+            return (
+                f"this machine, or its container, has {available_bytes} bytes of memory left, too "
+                f"few for a checkpoint of {size_bytes} bytes; give it more to save fast"
+            )
         return ""
 
-    def _limit(self, free_bytes: int) -> int:
+    def _limit(self, free_bytes: int, available_bytes: int) -> int:
         if self._limit_bytes is None:
-            available_bytes = memory_available_bytes()
             if available_bytes >= 0:
                 free_bytes = min(free_bytes, available_bytes)
             self._limit_bytes = free_bytes // 2

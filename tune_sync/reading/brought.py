@@ -17,16 +17,18 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from tune_sync import layout
+from tune_sync.behind.compared_copies import ANSWER_TIMEOUT_S
 from tune_sync.behind.memory_home import FreeMemory, Memory, MemoryHome
 from tune_sync.behind.node_copies import CopyHere, NodeCopies
 from tune_sync.behind.staged_copy import StagedCopies
-from tune_sync.errors import StoreFullError, TuneSyncError
+from tune_sync.errors import StoreFullError, StoreUnreachableError, TuneSyncError
 from tune_sync.homes.home import Home
 from tune_sync.homes.store import Info
 from tune_sync.manifest import Manifest, Seal
 from tune_sync.transfer.digests import check_whole, read_manifest
 from tune_sync.transfer.small_files import SmallFiles
 from tune_sync.transfer.streams import open_reader
+from tune_sync.worker import NoAnswerError, answer_within
 
 logger = logging.getLogger("ray.tune_sync")
 
@@ -86,6 +88,7 @@ class BroughtCopies:
         others: Other nodes.
         checkpoint_depth: See `layout.classify`.
         clock: Monotonic seconds.
+        answer_s: How long the store's answer is waited for, where there may be a replica.
 
     Attributes:
         copies: Those that are here.
@@ -95,7 +98,7 @@ class BroughtCopies:
     def __init__(
         self, memory: Memory, open_home: Callable[[], Home], free_memory: FreeMemory,
         others: Others, checkpoint_depth: int = 1, *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic, answer_s: float = ANSWER_TIMEOUT_S,
     ) -> None:  # fmt: skip
         self.copies = brought_in(memory)
         self._root: Path = memory.root / BROUGHT_DIR
@@ -104,6 +107,7 @@ class BroughtCopies:
         self._open_home = open_home
         self._others = others
         self._clock = clock
+        self._answer_s = answer_s
         self._lock = threading.Lock()
         self._running: dict[str, Future[bool]] = {}
         self._used_s: dict[str, float] = {}
@@ -190,9 +194,14 @@ class BroughtCopies:
         return removed
 
     def _bring_once(self, checkpoint: str) -> bool:
-        home = self._open_home()
-        manifest = read_manifest(home, checkpoint)
         here = self.copies.whole(checkpoint)
+        home = self._open_home()
+        try:
+            manifest = answer_within(lambda: read_manifest(home, checkpoint), self._answer_s)
+        except (NoAnswerError, StoreUnreachableError):
+            if self._others.take_replica(checkpoint, here.staged_as() if here is not None else ""):
+                return True
+            raise
         if here is not None and manifest is not None and here.is_of(manifest):
             return True
         if manifest is None:

@@ -27,6 +27,7 @@ class Item:
             sent it, that is not known, and this is its id here.
         in_memory: It is not on this node's disk, and does not count for the limit of that.
         is_confirmed: Its bytes are known; before that it is not sent.
+        is_published: The driver has said so.
     """
 
     checkpoint: str
@@ -36,6 +37,7 @@ class Item:
     stored_as: str = ""
     in_memory: bool = False
     is_confirmed: bool = True
+    is_published: bool = False
 
 
 class SendQueue:
@@ -71,15 +73,16 @@ class SendQueue:
         self._items.setdefault(item.attempt, item)
 
     def tell(self, orders: Orders) -> list[Item]:
-        """What the driver says now; returns what is known from that to be stored.
+        """What the driver says now; returns what is known from that to be published.
 
-        Another node has sent it: this one does not, also when the driver has died.
+        Where another node has sent it, this one does not, also when the driver has died.
         """
         self._orders = orders
-        found = [i for i in self._unsent() if i.attempt in orders.published]
-        stored = [replace(item, stored_as=item.attempt) for item in found]
-        self._items.update({item.attempt: item for item in stored})
-        return stored
+        stored = (i for i in self._items.values() if i.stored_as and not i.is_published)
+        found = [i for i in (*self._unsent(), *stored) if i.attempt in orders.published]
+        told = [replace(i, stored_as=i.stored_as or i.attempt, is_published=True) for i in found]
+        self._items.update({item.attempt: item for item in told})
+        return told
 
     def confirmed(self, attempt: str) -> None:
         """Its bytes are known now."""
