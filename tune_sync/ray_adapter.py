@@ -189,14 +189,14 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
 
     def __init__(self, filesystem: pafs.PyFileSystem, own_sync: OwnSync | None = None) -> None:
         self._filesystem = filesystem
-        self.own_sync = own_sync
+        self.own_sync, self._on_existing = own_sync, filesystem.handler.on_existing
         self._idle_period = idle_period(filesystem.handler, own_sync)
-        self._on_existing = filesystem.handler.on_existing
         self._to_restore: frozenset[TrialNames] = frozenset()
         self._begin()
 
     def _begin(self) -> None:
-        self._saves, self._written, self._clones = DroppedSaves(), WrittenRecords(), Clones()
+        self._saves, self._written = DroppedSaves(), WrittenRecords()
+        self._clones = Clones(self._publish_early)
         self._best = BestKept(self._handler.spec.options.keep_best)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -97,6 +97,24 @@ def test_where_it_is_gone_the_donors_newest_is_taken(
     experiment.remove(MINE, 1)
 
 
+def test_what_was_saved_just_now_and_is_not_registered_yet_is_published_and_taken(
+    experiment: Experiment, donor: Trial
+) -> None:
+    clone = experiment.trial(OTHER, trial_id="2", status=Trial.PAUSED)
+    ray_records.go_on_from(clone, experiment.result(MINE, 3))
+    asked: list[Trial] = []
+
+    def publish_early(trial: Trial) -> None:
+        asked.append(trial)
+        experiment.publish(MINE, 3)
+
+    clones = Clones(publish_early)
+    clones.begin(experiment.run, ())
+    clones.look(experiment.run, [donor, clone], clone)
+    assert asked == [clone]
+    assert number_of(clone) == 3
+
+
 def test_what_is_being_deleted_is_gone(experiment: Experiment, donor: Trial, clone: Trial) -> None:
     run, clones = experiment.run, begun(experiment)
     run.publisher._retiring.add(FIRST)

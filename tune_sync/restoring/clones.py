@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from tune_sync import layout
@@ -36,7 +36,9 @@ class Clones:
     the clone has none of its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, publish_early: Callable[[Any], None] = lambda trial: None) -> None:
+        """`publish_early`: publishes what a trial will load, if it was reported by now."""
+        self._publish_early = publish_early
         self._seen: dict[str, tuple[Any, Any]] = {}
         self._reported: dict[str, Any] = {}  # by trial id: since the last step
         self._paused: dict[str, Any] = {}  # by trial id
@@ -81,7 +83,11 @@ class Clones:
         if not starts and now is self._seen.get(trial.trial_id, (trial, None))[1]:
             return
         self._seen[trial.trial_id] = trial, now  # in use, while it is looked for
-        instead = now if _is_there(run, trials, now) else _instead(run, trials, trial, now)
+        is_there = _is_there(run, trials, now)
+        if not is_there:  # it may have been saved just now, and not be registered yet
+            self._publish_early(trial)
+            is_there = _is_there(run, trials, now)
+        instead = now if is_there else _instead(run, trials, trial, now)
         if instead is not now:
             ray_records.go_on_from(trial, instead)
             logger.warning(
