@@ -195,8 +195,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         self._begin()
 
     def _begin(self) -> None:
-        self._saves, self._written = DroppedSaves(), WrittenRecords()
-        self._clones = Clones(self._publish_early)
+        self._saves, self._written, self._clones = DroppedSaves(), WrittenRecords(), Clones()
         self._best = BestKept(self._handler.spec.options.keep_best)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -272,7 +271,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         self._saves.started(trial)
         self._saves.register(trial)
         run = self._handler.start()
-        self._clones.look(run, trials, trial, starts=True)
+        self._clones.look(run, trials, trial, self._publish_early, starts=True)
         if run.behind is not None and not ray_records.keeps_few(trial):
             run.behind.keep_all()
         if trial.checkpoint is not None and run.behind is not None:
@@ -282,7 +281,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """The scheduler may have told trials to go on from other ones' checkpoints."""
-        self._clones.reported(self._handler.start(), trials, trial)
+        self._clones.reported(self._handler.start(), trials, trial, self._publish_early)
 
     def on_trial_save(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Ray has processed a save."""

@@ -108,9 +108,7 @@ def test_what_was_saved_just_now_and_is_not_registered_yet_is_published_and_take
         asked.append(trial)
         experiment.publish(MINE, 3)
 
-    clones = Clones(publish_early)
-    clones.begin(experiment.run, ())
-    clones.look(experiment.run, [donor, clone], clone)
+    begun(experiment).reported(experiment.run, [donor, clone], clone, publish_early)
     assert asked == [clone]
     assert number_of(clone) == 3
 

@@ -12,7 +12,12 @@ from tune_sync.run import Run
 
 _PAUSED = "PAUSED"
 
+Publish = Callable[[Any], None]
+
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+
+def _not_at_all(trial: Any) -> None: ...
 
 
 def clones_of(trial: Any, trials: Collection[Any], root: str) -> Iterator[Any]:
@@ -36,9 +41,7 @@ class Clones:
     the clone has none of its own.
     """
 
-    def __init__(self, publish_early: Callable[[Any], None] = lambda trial: None) -> None:
-        """`publish_early`: publishes what a trial will load, if it was reported by now."""
-        self._publish_early = publish_early
+    def __init__(self) -> None:
         self._seen: dict[str, tuple[Any, Any]] = {}
         self._reported: dict[str, Any] = {}  # by trial id: since the last step
         self._paused: dict[str, Any] = {}  # by trial id
@@ -56,14 +59,19 @@ class Clones:
         self._paused |= {i: t for i, t in self._reported.items() if t.status == _PAUSED}
         self._reported.clear()
 
-    def reported(self, run: Run, trials: Collection[Any], trial: Any) -> None:
+    def reported(
+        self, run: Run, trials: Collection[Any], trial: Any, publish_early: Publish = _not_at_all
+    ) -> None:
         """A trial has reported. In its synchronous mode that may make clones of paused ones."""
         self._reported[trial.trial_id] = trial
         self._paused = {i: t for i, t in self._paused.items() if t.status == _PAUSED}
         for other in (trial, *self._paused.values()):
-            self.look(run, trials, other)
+            self.look(run, trials, other, publish_early)
 
-    def look(self, run: Run, trials: Collection[Any], trial: Any, *, starts: bool = False) -> None:
+    def look(
+        self, run: Run, trials: Collection[Any], trial: Any, publish_early: Publish = _not_at_all,
+        *, starts: bool = False,
+    ) -> None:  # fmt: skip
         """Have a clone go on from something that is there.
 
         Population Based Training remembers a checkpoint of each trial, and may hand it on after
@@ -74,6 +82,7 @@ class Clones:
             run: The run.
             trials: All of Ray's.
             trial: One that may have become a clone, or is about to start.
+            publish_early: Publishes what a trial will load, if that was reported by now.
             starts: The latter: it is looked at again.
         """
         now = ray_records.current(trial)
@@ -85,7 +94,7 @@ class Clones:
         self._seen[trial.trial_id] = trial, now  # in use, while it is looked for
         is_there = _is_there(run, trials, now)
         if not is_there:  # it may have been saved just now, and not be registered yet
-            self._publish_early(trial)
+            publish_early(trial)
             is_there = _is_there(run, trials, now)
         instead = now if is_there else _instead(run, trials, trial, now)
         if instead is not now:
