@@ -15,7 +15,7 @@ from tests.bed import Cluster, DriverError
 from tests.hosts.drivers.replicated import FIRST_GENERATION
 from tests.hosts.searches import DRIVERS, wait_for
 from tests.hosts.stores import HOST, PORTS, start_store
-from tests.hosts.test_replicated import in_memory
+from tests.hosts.test_replicated import staged
 from tests.hosts.test_replicated_bucket import MEMORY, NOTES, Bed, assert_stored
 from tests.stores.seaweed import S3Server
 from tune_sync.homes.bucket.lease import BUCKET_LEASE_TTL_S
@@ -90,7 +90,7 @@ def test_what_was_reported_outlives_the_host_of_the_driver(bed: Bed) -> None:
     before = stored(ask_bucket(cluster, ROOT, age_s=BUCKET_LEASE_TTL_S))
     steps = {f"checkpoint_{step:06d}" for step in range(REPORTS_COUNT)}
     assert len(steps - before) >= 2, "hardly anything would be lost"
-    assert steps - before <= in_memory(cluster, "w1")
+    assert steps - before <= staged(cluster, "w1")
 
     cluster.heal(HOST)
     found = drive(bed, "head", restore=True, host="w1")
@@ -100,4 +100,4 @@ def test_what_was_reported_outlives_the_host_of_the_driver(bed: Bed) -> None:
     assert second["digest"] == newest["digest"]
     assert_stored(bed, NAME, found)
     assert len(found["published"]) == REPORTS_COUNT + 2
-    wait_for(lambda: not in_memory(cluster, "w1"), "memory to be free")
+    wait_for(lambda: not staged(cluster, "w1"), "staging to be free")
