@@ -4,7 +4,8 @@
 TuneSyncError
 ├── FixCallError             change the call, the configuration or the files, then call again
 │   ├── ConfigError          (ValueError) a field, or a combination of fields, that cannot work
-│   │   └── UnknownFieldError (TypeError) there is no field of that name
+│   │   ├── UnknownFieldError (TypeError) there is no field of that name
+│   │   └── RanksDisagreeError what ranks report cannot be one checkpoint
 │   ├── PathRefusedError     (ValueError) a path or link that leaves its root or nests without end
 │   ├── ExperimentExistsError (FileExistsError) the name is taken: resume it or choose another
 │   ├── ImmutableError       (PermissionError) a published checkpoint never changes
@@ -54,6 +55,10 @@ class ConfigError(FixCallError, ValueError):
 
 class UnknownFieldError(ConfigError, TypeError):
     """There is no field of that name: a slip of the pen, or a field of another class."""
+
+
+class RanksDisagreeError(ConfigError):
+    """What ranks report cannot be put together: one name, and different bytes or kinds."""
 
 
 class PathRefusedError(FixCallError, ValueError):
@@ -142,3 +147,10 @@ class TransferCancelledError(TuneSyncError):
 
 class NotStoredError(TuneSyncError):
     """The run ended, and what the message names did not reach its destination."""
+
+
+# What was reported is wrong in itself, wherever and whenever it is published. Nothing else is: what
+# a store answers of its bucket, region, credentials or place says nothing of a checkpoint.
+WRONG_IN_ITSELF = (RanksDisagreeError, PathRefusedError, ImmutableError)
+# It cannot be published now, and where nobody will bring what is missing, never.
+NOT_PUBLISHABLE = (*WRONG_IN_ITSELF, DamagedError, NotWholeError)

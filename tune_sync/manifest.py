@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from tune_sync.errors import ConfigError, DamagedError, NotWholeError, PathRefusedError
+from tune_sync.errors import DamagedError, NotWholeError, PathRefusedError, RanksDisagreeError
 from tune_sync.layout import check_key
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -181,8 +181,8 @@ def unite(checkpoint: str, seals: Iterable[Seal], *, strict: bool) -> Union:
 
     Raises:
         NotWholeError: There is no seal.
-        ConfigError: `strict`, and two ranks disagree about a file; or one's file has the name of
-            another's directory.
+        RanksDisagreeError: `strict`, and two ranks disagree about a file; or one's file has the
+            name of another's directory.
     """
     newest: dict[int, Seal] = {}
     for seal in sorted(seals, key=lambda s: s.sealed_s):
@@ -202,7 +202,7 @@ def unite(checkpoint: str, seals: Iterable[Seal], *, strict: bool) -> Union:
                 conflicts.append((entry.path, first[1].rank, seal.rank))
     if strict and conflicts:
         path, winner, loser = conflicts[0]
-        raise ConfigError(
+        raise RanksDisagreeError(
             f"ranks {winner} and {loser} report different bytes for {path!r} in checkpoint "
             f"{checkpoint}; give each rank its own file name, or set strict=False"
         )
@@ -213,7 +213,7 @@ def unite(checkpoint: str, seals: Iterable[Seal], *, strict: bool) -> Union:
 
 
 def _refuse_clashes(checkpoint: str, seals: tuple[Seal, ...]) -> None:
-    """Raise ConfigError where a name is a file of one and a directory of another.
+    """Raise RanksDisagreeError where a name is a file of one and a directory of another.
 
     No directory has room for both, and to leave out a part would give less than was reported.
     """
@@ -222,7 +222,7 @@ def _refuse_clashes(checkpoint: str, seals: tuple[Seal, ...]) -> None:
         above = (name for file in seal.files for name in _above(file.path))
         for name in (*seal.directories, *above):
             if name in files:
-                raise ConfigError(
+                raise RanksDisagreeError(
                     f"{checkpoint}: {name!r} is a file of rank {files[name]} and a directory of "
                     f"rank {seal.rank}; give each rank its own names"
                 )

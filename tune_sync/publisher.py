@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tune_sync.errors import FixCallError, NotStoredError, SyncTimeoutError
+from tune_sync.errors import WRONG_IN_ITSELF, NotStoredError, SyncTimeoutError
 from tune_sync.manifest import Manifest
 from tune_sync.worker import Worker
 
@@ -166,7 +166,9 @@ class Publisher:
 
     def refused(self) -> dict[str, Exception]:
         """Of what `failed` tells, what can never be recorded as it was reported."""
-        return {c: error for c, error in self.failed().items() if isinstance(error, FixCallError)}
+        return {
+            c: error for c, error in self.failed().items() if isinstance(error, WRONG_IN_ITSELF)
+        }
 
     def try_again(self) -> None:
         """Record what could not be recorded, if that goes now. After `close`."""

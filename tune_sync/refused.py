@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from tune_sync.errors import FixCallError
+from tune_sync.errors import WRONG_IN_ITSELF
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -27,4 +27,4 @@ class Refused(dict[str, Exception]):
 
 def may_pass(error: Exception) -> bool:
     """Whether it may go well another time. Else what was reported is wrong in itself."""
-    return not isinstance(error, FixCallError)
+    return not isinstance(error, WRONG_IN_ITSELF)

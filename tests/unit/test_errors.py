@@ -15,6 +15,7 @@ BASES = {
     "FixCallError": (errors.TuneSyncError,),
     "ConfigError": (errors.FixCallError, ValueError),
     "UnknownFieldError": (errors.ConfigError, TypeError),
+    "RanksDisagreeError": (errors.ConfigError,),
     "PathRefusedError": (errors.FixCallError, ValueError),
     "ExperimentExistsError": (errors.FixCallError, FileExistsError),
     "ImmutableError": (errors.FixCallError, PermissionError),

@@ -16,11 +16,11 @@ from tune_sync.errors import (
     ConfigError,
     DamagedError,
     ExperimentExistsError,
-    FixCallError,
     ImmutableError,
     LeaseHeldError,
     LeaseLostError,
     NotStoredError,
+    RanksDisagreeError,
     StoreFullError,
 )
 from tune_sync.homes.commit import Committer
@@ -329,7 +329,9 @@ def test_a_checkpoint_that_was_refused_is_named_at_the_end(root: Path, runs: lis
         run.flush(TIMEOUT_S)
 
 
-@pytest.mark.parametrize("reason", [StoreFullError("no room"), FixCallError("ranks disagree")])
+@pytest.mark.parametrize(
+    "reason", [StoreFullError("no room"), RanksDisagreeError("ranks disagree")]
+)
 def test_what_there_was_no_room_to_place_is_placed_by_the_next_run(
     root: Path, runs: list[Run], reason: Exception
 ) -> None:

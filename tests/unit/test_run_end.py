@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.restored_run import MINE, Experiment
 from tests.unit.staged import sealed
-from tune_sync.errors import FixCallError, HomeLostError, LeaseLostError, NotStoredError
+from tune_sync.errors import HomeLostError, LeaseLostError, NotStoredError, RanksDisagreeError
 from tune_sync.homes.lease import read_holder
 from tune_sync.layout import LEASE_KEY, checkpoint_name
 from tune_sync.ray_adapter import SyncCallback
@@ -53,7 +53,7 @@ def test_an_error_of_the_tidying_does_not_hide_what_is_not_stored(
     committer = experiment.run.home.committer
     broken = Fault(1, os_error(errno.EIO), lasting=True, verbs=frozenset({"remove_tree"}))
     committer.store = FaultStore(committer.store, broken)
-    experiment.run.refused["x/trial/checkpoint_000001"] = FixCallError("for a reason")
+    experiment.run.refused["x/trial/checkpoint_000001"] = RanksDisagreeError("for a reason")
     with pytest.raises(NotStoredError, match="checkpoint_000001: for a reason"):
         end(experiment)
     assert "staging is not tidied" in caplog.text

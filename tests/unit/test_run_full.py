@@ -13,9 +13,9 @@ from tests.unit.staged import CHECKPOINT, sealed
 from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import (
     DamagedError,
-    FixCallError,
     NotStoredError,
     NotWholeError,
+    RanksDisagreeError,
     StoreFullError,
     StoreUnreachableError,
 )
@@ -132,7 +132,7 @@ def test_a_sweep_drops_what_was_never_placed(bucket: Quota, runs: list[Run]) -> 
     "error",
     [
         StoreFullError("no room"), OSError(errno.EIO, "Input/output error"),
-        NotWholeError("seen late"), DamagedError("a seal"), FixCallError("ranks disagree"),
+        NotWholeError("seen late"), DamagedError("a seal"), RanksDisagreeError("ranks disagree"),
     ],
 )  # fmt: skip
 def test_what_could_not_be_placed_outlives_its_trial_and_its_run(
@@ -144,7 +144,7 @@ def test_what_could_not_be_placed_outlives_its_trial_and_its_run(
     runs[0].discard_staged("trial")  # Ray tells that the trial has ended
     runs[0].publisher.settle(TIMEOUT_S)
     runs[0].close()
-    is_kept = not isinstance(error, FixCallError)
+    is_kept = not isinstance(error, RanksDisagreeError)
     assert (tmp_path / STAGING_DIR).exists() == is_kept
     runs.append(Run.open(tmp_path, "resume", TIMEOUT_S, 1))
     assert (Committer(LocalStore(tmp_path)).manifest(CHECKPOINT) is not None) == is_kept

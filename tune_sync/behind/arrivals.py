@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from tune_sync.errors import DamagedError, FixCallError, NotWholeError, TuneSyncError
+from tune_sync.errors import NOT_PUBLISHABLE, TuneSyncError
 from tune_sync.homes.sites import DriverHome
 from tune_sync.manifest import Manifest, warn_of_conflicts
 from tune_sync.sending.backlog import Accepted
@@ -67,6 +67,6 @@ class Arrivals:
     def _tells(self, checkpoint: str) -> Iterator[None]:
         try:
             yield
-        except (NotWholeError, DamagedError, FixCallError) as error:
+        except NOT_PUBLISHABLE as error:
             logger.error("cannot publish %s: %s", checkpoint, error)
             self._refused(checkpoint, error)

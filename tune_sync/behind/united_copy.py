@@ -13,7 +13,7 @@ from tune_sync import layout
 from tune_sync.behind.node_copies import CopyHere, NodeCopies
 from tune_sync.behind.node_disk import MADE_NAME, MAKING_DIR
 from tune_sync.behind.staged_copy import StagedCopies
-from tune_sync.errors import ConfigError, DamagedError
+from tune_sync.errors import DamagedError, RanksDisagreeError
 from tune_sync.fastpath.budget import TAKES
 from tune_sync.homes.store import Info
 from tune_sync.manifest import Manifest, Seal, Union, unite
@@ -136,7 +136,7 @@ def _united(copies: NodeCopies, checkpoint: str) -> UnitedCopy | None:
     seals = [found[name][1] for name in tries[0]]
     try:
         union = unite(checkpoint, seals, strict=False)
-    except ConfigError:  # it is never published
+    except RanksDisagreeError:  # it is never published
         return None
     if union.conflicts or len(union.seals) < len(seals):  # whether it may be is not known here
         return None

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from tune_sync import layout
-from tune_sync.errors import DamagedError, FixCallError, NotWholeError
+from tune_sync.errors import NOT_PUBLISHABLE, DamagedError, NotWholeError
 from tune_sync.homes.recorded import Recovery, newest_of, recorded, staged
 from tune_sync.homes.records import Records
 from tune_sync.homes.replacing import replace_file
@@ -124,7 +124,7 @@ class Committer(Records):
 
         Raises:
             NotWholeError: Nothing was sealed, or less than `attempts`.
-            ConfigError: See `manifest.unite`.
+            RanksDisagreeError: See `manifest.unite`.
             LeaseLostError: Another run took over.
         """
         self._fence()
@@ -333,7 +333,7 @@ class Committer(Records):
         for attempts in ([seal.attempt for seal in parts] for parts in tries):
             try:
                 placed = self.place(checkpoint, strict=strict, attempts=attempts)
-            except (DamagedError, FixCallError, NotWholeError) as error:
+            except NOT_PUBLISHABLE as error:
                 logger.warning("cannot finish publishing %s: %s", checkpoint, error)
             else:
                 warn_of_conflicts(checkpoint, placed.conflicts)

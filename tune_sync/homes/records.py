@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from tune_sync import layout
-from tune_sync.errors import DamagedError, FixCallError, NotWholeError, PathRefusedError
+from tune_sync.errors import WRONG_IN_ITSELF, DamagedError, NotWholeError, PathRefusedError
 from tune_sync.homes.recorded import all_below, digest_in_steps, first_wrong, recorded
 from tune_sync.homes.store import Info, Store, is_linked_away
 from tune_sync.homes.trash import gone_key
@@ -196,7 +196,7 @@ class Records:
                 continue  # it was not moved into place
             if first_wrong(self.store, checkpoint, first.files):
                 continue  # its bytes need not be read
-            with suppress(NotWholeError, FixCallError):
+            with suppress(NotWholeError, *WRONG_IN_ITSELF):
                 parts = self._visible_parts(checkpoint, first, seals)
                 union = unite(checkpoint, parts, strict=False)
                 if self._is_visible(checkpoint, union):

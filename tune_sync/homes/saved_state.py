@@ -97,8 +97,8 @@ def saved_trials(home: DriverHome, where: str) -> frozenset[TrialNames]:
             )
         return frozenset()
     newest = states[-1]
+    data = home.read(newest.key, 0, newest.size_bytes)
     try:
-        data = home.read(newest.key, 0, newest.size_bytes)
         trials = json.loads(bytes(data))["trial_data"]
         return frozenset(TrialNames.of(json.loads(trial)) for trial, *_ in trials)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -30,9 +30,10 @@ from typing import Any
 
 from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
-from tune_sync.errors import DamagedError, FixCallError, NotWholeError, PutConflictError
+from tune_sync.errors import NOT_PUBLISHABLE, NotWholeError, PutConflictError
 from tune_sync.homes.bucket.aside import aside_key, take_in, waiting_aside
 from tune_sync.homes.bucket.leftovers import drop_orphaned_manifests, sweep_published
+from tune_sync.homes.bucket.listings import is_there
 from tune_sync.homes.bucket.put import put_for_delete, put_own
 from tune_sync.homes.bucket.records import READS_COUNT, BucketRecords
 from tune_sync.homes.bucket.staging import (
@@ -161,8 +162,7 @@ class BucketCommitter(BucketRecords):
     def discard_attempt(self, checkpoint: str, attempt: str) -> None:
         """Give up one attempt: it cannot be sealed any more.
 
-        Its objects stay until a later attempt is recorded, or until `recover`: others may be
-        writing to the same keys just now.
+        Its objects stay until a later one is recorded, or until `recover`: others may write there.
         """
         self._fence()
         begun = mark_key(checkpoint, attempt, BEGUN)
@@ -187,7 +187,7 @@ class BucketCommitter(BucketRecords):
 
         Raises:
             NotWholeError: `attempts` is empty.
-            ConfigError: See `manifest.unite`.
+            RanksDisagreeError: See `manifest.unite`.
         """
         if attempts is not None and not attempts:
             raise NotWholeError(f"checkpoint {checkpoint} has no complete part; nothing to publish")
@@ -206,7 +206,7 @@ class BucketCommitter(BucketRecords):
 
         Raises:
             NotWholeError: An object is missing, or not what its writer put; or a seal is.
-            ConfigError: See `manifest.unite`.
+            RanksDisagreeError: See `manifest.unite`.
             ImmutableError: A checkpoint of that name is published.
             LeaseLostError: Another run took over.
         """
@@ -266,7 +266,7 @@ class BucketCommitter(BucketRecords):
         for checkpoint, staged in self._all_staged().items():
             self._fence()
             after = newest.get(layout.parent(checkpoint), "")
-            if self.bucket.info(layout.manifest_key(checkpoint)) is not None:
+            if is_there(self.bucket, layout.manifest_key(checkpoint)):
                 self._sweep_published(checkpoint, staged)
             elif lacks is not None and lacks(checkpoint, staged, after):
                 kept.append(checkpoint)
@@ -391,7 +391,7 @@ class BucketCommitter(BucketRecords):
     def _tried(self, checkpoint: str, act: Callable[[], None]) -> bool:
         try:
             act()
-        except (FixCallError, DamagedError, NotWholeError) as error:
+        except NOT_PUBLISHABLE as error:
             logger.warning("cannot finish publishing %s: %s", checkpoint, error)
             return False
         return True

@@ -1,4 +1,4 @@
-"""Whether a listing is what a bucket holds: nothing may go only because one does not show it.
+"""Whether an answer is what a bucket holds: nothing may go only because one does not show it.
 
 What is on the way to a store, as a proxy or a page to sign in, may answer with a page of its own,
 as if all were well. All libraries take that for a listing of nothing.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from tune_sync.buckets.bucket import Bucket
 from tune_sync.errors import StoreError
@@ -28,11 +29,27 @@ def check_unlisted(bucket: Bucket, keys: Sequence[str]) -> None:
     """
     if not keys:
         return
+    look = partial(is_there, bucket)
     with ThreadPoolExecutor(min(ASKED_COUNT, len(keys))) as pool:
-        for key, there in zip(keys, pool.map(bucket.info, keys), strict=True):
-            if there is not None:
+        for key, there in zip(keys, pool.map(look, keys), strict=True):
+            if there:
                 raise StoreError(
                     f"{key} is in the bucket, and a listing did not show it: the listing was not "
                     "what the store holds, so nothing was removed for it; look at what is between "
                     "here and the store, as a proxy, then try again"
                 )
+
+
+def is_there(bucket: Bucket, key: str) -> bool:
+    """Whether an object is there. A bucket that is away raises, as every access that fails.
+
+    The answer to a HEAD has no body: "no such object" and "no such bucket" are one there. So what
+    was not found is read.
+    """
+    if bucket.info(key) is not None:
+        return True
+    try:
+        bucket.get(key, 0, 1)
+    except FileNotFoundError:
+        return False
+    return True

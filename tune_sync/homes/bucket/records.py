@@ -11,7 +11,7 @@ from functools import partial
 
 from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
-from tune_sync.errors import ConfigError, DamagedError, NotWholeError, PathRefusedError
+from tune_sync.errors import DamagedError, NotWholeError, PathRefusedError, RanksDisagreeError
 from tune_sync.homes.bucket.aside import aside_key
 from tune_sync.homes.bucket.listings import check_unlisted
 from tune_sync.homes.bucket.staging import (
@@ -156,15 +156,15 @@ class BucketRecords:
         return bool(errors)
 
     def _refuse_conflicts(self, checkpoint: str, attempts: Collection[str]) -> None:
-        """Raise ConfigError where ranks disagree, if the bucket tells that within `STRICT_S`."""
-        found: list[ConfigError] = []
+        """Raise RanksDisagreeError if they do, and the bucket tells that within `STRICT_S`."""
+        found: list[RanksDisagreeError] = []
 
         def look() -> None:
             with suppress(Exception):  # `record` meets it again, and tells
                 seals = [part.seal for part in self._parts(checkpoint, attempts)]
                 try:
                     unite(checkpoint, seals, strict=True)
-                except ConfigError as error:
+                except RanksDisagreeError as error:
                     found.append(error)
 
         looking = threading.Thread(target=look, name="tune_sync-strict", daemon=True)

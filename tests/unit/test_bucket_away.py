@@ -1,0 +1,147 @@
+"""What a store answers of its bucket or place says of no checkpoint that it is wrong or lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.unit.test_bucket_commit import C0, TIMEOUT_S, publish, staged
+from tests.unit.test_bucket_tries import NEW, stored, whole
+from tune_sync.behind.arrivals import Arrivals
+from tune_sync.buckets.bucket import ObjectInfo
+from tune_sync.buckets.retry import Retry, RetryBucket
+from tune_sync.errors import ConfigError, NotStoredError, TuneSyncError
+from tune_sync.homes.bucket.commit import BucketCommitter
+from tune_sync.homes.bucket.home import BucketHome
+from tune_sync.homes.bucket.lease import BucketLease
+from tune_sync.layout import STAGING_DIR, manifest_key
+from tune_sync.publisher import Publisher
+from tune_sync.refused import may_pass
+from tune_sync.sending.backlog import Accepted
+from tune_sync.testing.memory_bucket import MemoryBucket
+
+
+class AwayBucket(MemoryBucket):
+    """Is "not there" for so many requests of a kind, as libraries tell it: a HEAD has no body."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away: dict[str, int] = {}
+        self.words = "An error occurred (NoSuchBucket): The specified bucket does not exist"
+
+    def _is_away(self, verb: str, key: str) -> bool:
+        for what, left_count in self.away.items():
+            if left_count and f"{verb} {key}".startswith(what):
+                self.away[what] -= 1
+                return True
+        return False
+
+    def _raise_if_away(self, verb: str, key: str) -> None:
+        if self._is_away(verb, key):
+            raise OSError(self.words)
+
+    def info(self, key: str) -> ObjectInfo | None:
+        return None if self._is_away("info", key) else super().info(key)
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        self._raise_if_away("list", prefix)
+        return super().list(prefix)
+
+    def get(self, key: str, *args: Any) -> bytes:
+        self._raise_if_away("get", key)
+        return super().get(key, *args)
+
+    def put(self, key: str, data: bytes | memoryview, **options: Any) -> str:
+        self._raise_if_away("put", key)
+        return super().put(key, data, **options)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for key in keys[:1]:
+            self._raise_if_away("delete", key)
+        super().delete(keys)
+
+
+@pytest.fixture
+def bucket() -> AwayBucket:
+    return AwayBucket()
+
+
+def opened(bucket: MemoryBucket) -> RetryBucket:
+    """With the errors that it has in a run."""
+    return RetryBucket(lambda: bucket, "s3://bucket", Retry(1))
+
+
+@pytest.mark.parametrize("verb", [f"put {manifest_key(C0)}", "list trial", f"get {STAGING_DIR}"])
+@pytest.mark.parametrize(
+    "words", ["NoSuchBucket", "PermanentRedirect", "IllegalLocationConstraint"]
+)
+def test_a_restore_keeps_what_was_reported_where_the_bucket_is_away_once(
+    bucket: AwayBucket, verb: str, words: str
+) -> None:
+    whole(BucketCommitter(bucket, "dead"), NEW, 1.0)
+    bucket.away, bucket.words = {verb: 1}, words
+    committer = BucketCommitter(opened(bucket), "next")
+    with pytest.raises(ConfigError, match=words):
+        committer.recover()
+    assert committer.recover().completed == (C0,)
+    assert stored(bucket) == NEW
+
+
+def test_the_end_of_a_run_keeps_what_was_placed_where_the_bucket_is_away_once(
+    bucket: AwayBucket,
+) -> None:
+    committer = BucketCommitter(opened(bucket), "me")
+    committer.place(C0, attempts=[whole(committer, NEW, 1.0)])
+    bucket.away = {f"put {manifest_key(C0)}": 1}
+    with pytest.raises(ConfigError):
+        committer.sweep()
+    assert committer.sweep().completed == (C0,)
+    assert stored(bucket) == NEW
+
+
+def test_a_published_checkpoint_stays_where_the_look_at_its_manifest_finds_no_bucket(
+    bucket: AwayBucket,
+) -> None:
+    committer = BucketCommitter(opened(bucket), "me")
+    publish(committer, whole(committer, NEW, 1.0))
+    bucket.put(f"{STAGING_DIR}/{C0}/late.begun.json", b"{}")  # so it is looked at
+    bucket.away = {"info": 1}
+    assert BucketCommitter(opened(bucket), "next").recover().dropped == ()
+    assert stored(bucket) == NEW
+
+
+def test_the_publisher_takes_it_for_nothing_that_lasts(bucket: AwayBucket) -> None:
+    committer = BucketCommitter(opened(bucket), "me")
+    publisher = Publisher(committer)
+    placed = committer.place(C0, attempts=[staged(committer, {"x": b"1"})])
+    bucket.away = {f"put {manifest_key(C0)}": 1000}
+    publisher.record_later(placed.manifest)
+    with pytest.raises(NotStoredError, match="bucket"):
+        publisher.drain(TIMEOUT_S)
+    assert publisher.refused() == {}
+    assert all(map(may_pass, publisher.failed().values()))
+    bucket.away = {}
+    publisher.drain(TIMEOUT_S)
+    assert committer.manifest(C0) is not None
+    assert publisher.close(TIMEOUT_S)
+
+
+def test_what_nodes_sent_is_not_lost_where_the_bucket_is_away(bucket: AwayBucket) -> None:
+    lease = BucketLease(bucket, "me")
+    lease.acquire()
+    home = BucketHome(opened(bucket), "me", 1)
+    committer = home.committer
+    attempt = staged(committer, {"x": b"1"})
+    published: list[str] = []
+    refused: list[tuple[str, TuneSyncError]] = []
+    arrivals = Arrivals(home, published.append, lambda *what: refused.append(what))
+    bucket.away = {f"list {STAGING_DIR}/{C0}": 1}
+    complete = [Accepted(C0, direct=[attempt])]
+    with pytest.raises(ConfigError):
+        arrivals.publish(complete)
+    assert (published, refused) == ([], [])
+    arrivals.publish(complete)
+    assert (published, refused) == ([C0], [])
+    lease.release()
