@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tests.unit.test_bucket_commit import C0, TIMEOUT_S, publish, staged
+from tests.unit.test_bucket_lease import wait_until
 from tests.unit.test_bucket_tries import NEW, stored, whole
 from tune_sync.behind.arrivals import Arrivals
 from tune_sync.buckets.bucket import ObjectInfo
 from tune_sync.buckets.retry import Retry, RetryBucket
-from tune_sync.errors import ConfigError, NotStoredError, TuneSyncError
+from tune_sync.errors import ConfigError, LeaseLostError, NotStoredError, TuneSyncError
+from tune_sync.homes.bucket import lease as bucket_lease
 from tune_sync.homes.bucket.commit import BucketCommitter
 from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.homes.bucket.lease import BucketLease
-from tune_sync.layout import STAGING_DIR, manifest_key
+from tune_sync.layout import LEASE_KEY, STAGING_DIR, manifest_key
 from tune_sync.publisher import Publisher
 from tune_sync.refused import may_pass
 from tune_sync.sending.backlog import Accepted
@@ -144,4 +147,27 @@ def test_what_nodes_sent_is_not_lost_where_the_bucket_is_away(bucket: AwayBucket
     assert (published, refused) == ([], [])
     arrivals.publish(complete)
     assert (published, refused) == ([C0], [])
+    lease.release()
+
+
+def test_a_bucket_that_is_away_takes_no_lease_and_is_not_asked_in_the_control_loop(
+    bucket: AwayBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_lease, "HEARTBEAT_S", 0.01)
+    lease = BucketLease(opened(bucket), "me")
+    lease.acquire()
+    away = {"info": 10**6, "get": 10**6, "put": 10**6}
+    bucket.away = away
+    end_s = time.monotonic() + 0.3
+    while time.monotonic() < end_s:
+        lease.check_known()
+        time.sleep(0.01)
+    assert away["info"] < 10**6 - 2
+    bucket.away = {}
+    bucket.delete([LEASE_KEY])  # by a hand: that is told, again without a request
+    wait_until(lambda: lease._lost)
+    bucket.away = {"get": 10**6}
+    with pytest.raises(LeaseLostError, match="now by nobody"):
+        lease.check_known()
+    bucket.away = {}
     lease.release()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from tune_sync.buckets.bucket import Bucket
 from tune_sync.errors import LeaseHeldError, PutConflictError, TuneSyncError
+from tune_sync.homes.bucket.listings import is_there
 from tune_sync.homes.lease import (
     Holder,
     check_holder,
@@ -59,6 +60,7 @@ class BucketLease:
         self._sleep = sleep
         self._where = where
         self._lost = False
+        self._seen: Holder | None = None
         self._dead: Holder | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -94,9 +96,9 @@ class BucketLease:
         check_owner(self._bucket, self._owner, self._where)
 
     def check_known(self) -> None:
-        """As `check`, from what the last heartbeat saw: makes no request while all is well."""
+        """As `check`, from what the last heartbeat saw: makes no request."""
         if self._lost:
-            self.check()
+            check_holder(self._seen, self._owner, self._where)
 
     def release(self) -> None:
         """Give the lease back, if it is still ours. May be called twice.
@@ -160,6 +162,7 @@ class BucketLease:
             try:
                 holder, etag, exists = _look(self._bucket)
                 # `check` tells whoever wants to write; but who only tidies hands it back.
+                self._seen = holder
                 self._lost = holder is None or holder.owner != self._owner
                 if not self._lost:
                     self._put(etag, exists)
@@ -199,9 +202,12 @@ def _lives(holder: Holder, now_s: float) -> bool:
 def _look(bucket: Bucket) -> tuple[Holder | None, str, bool]:
     """The holder, the e-tag that a conditional put needs, and whether there is an object.
 
-    The e-tag comes first: if the object changes before it is read, the put is refused.
+    The e-tag comes first: if the object changes before it is read, the put is refused. A bucket
+    that is away raises.
     """
     found = bucket.info(LEASE_KEY)
+    if found is None and is_there(bucket, LEASE_KEY):
+        found = bucket.info(LEASE_KEY)
     if found is None:
         return None, "", False
     etag = found.etag if bucket.capabilities.conditional_put else ""
