@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tune_sync.errors import WRONG_IN_ITSELF, NotStoredError, SyncTimeoutError
+from tune_sync.errors import NOT_PUBLISHABLE, WRONG_IN_ITSELF, NotStoredError, SyncTimeoutError
 from tune_sync.manifest import Manifest
 from tune_sync.worker import Worker
 
@@ -221,7 +221,8 @@ class Publisher:
             self._committer.record(manifest)
         except Exception as error:  # kept, tried again by `drain`, and raised there
             logger.warning("cannot publish %s: %s", manifest.checkpoint, error)
-            with self._names_changed:
+            with self._names_changed:  # as the last, so that the others are tried before it
+                self._failed.pop(manifest.checkpoint, None)
                 self._failed[manifest.checkpoint] = (manifest, error)
         else:
             with self._names_changed:
@@ -235,6 +236,9 @@ class Publisher:
             failed = [manifest for manifest, _ in self._failed.values()]
         for manifest in failed:
             self._record(manifest)
+            error = self.failed().get(manifest.checkpoint)
+            if error is not None and not isinstance(error, NOT_PUBLISHABLE):
+                return  # of the destination: it would say so of each, after all its tries
 
     def _discard(self, attempts: list[tuple[str, str]]) -> None:
         try:

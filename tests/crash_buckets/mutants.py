@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,6 @@ from tune_sync.homes.bucket.staging import (
     Order,
     Staged,
     claims,
-    intent_key,
     mark_key,
 )
 from tune_sync.manifest import FileEntry, Manifest, Seal, Union, unite
@@ -156,8 +156,8 @@ class TakesAnyCompleteSeal(BucketCommitter):
 class KeepsMarksOfDeletes(BucketCommitter):
     """Publishes again under a name whose delete was cut off, and leaves the mark of that."""
 
-    def _note(self, checkpoint: str, order: Order) -> None:
-        self.bucket.put(intent_key(checkpoint), order.to_json())
+    def _unmark(self, new: Collection[str]) -> None:
+        pass
 
 
 class GivesUpWithoutTrace(BucketCommitter):

@@ -20,6 +20,7 @@ from tune_sync.homes.bucket.commit import BucketCommitter
 from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.homes.bucket.lease import BucketLease
 from tune_sync.layout import LEASE_KEY, STAGING_DIR, manifest_key
+from tune_sync.manifest import Seal
 from tune_sync.publisher import Publisher
 from tune_sync.refused import may_pass
 from tune_sync.sending.backlog import Accepted
@@ -171,3 +172,47 @@ def test_a_bucket_that_is_away_takes_no_lease_and_is_not_asked_in_the_control_lo
         lease.check_known()
     bucket.away = {}
     lease.release()
+
+
+def test_what_is_published_is_stored_also_where_nothing_may_be_deleted(
+    bucket: AwayBucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    committer = BucketCommitter(opened(bucket), "me")
+    publisher = Publisher(committer)
+    bucket.away, bucket.words = {"delete": 10**6}, "AccessDenied"
+    for number in range(3):
+        checkpoint = f"trial/checkpoint_{number:06}"
+        attempt = committer.begin(checkpoint)
+        committer.seal(checkpoint, Seal(attempt, 0, 1.0, ()))
+        publisher.record_later(committer.place(checkpoint, attempts=[attempt]).manifest)
+    publisher.drain(TIMEOUT_S)
+    assert publisher.failed() == {} and len(committer.recorded()) == 3
+    assert caplog.text.count("left in staging") == 1
+    bucket.away = {}
+    assert BucketCommitter(opened(bucket), "next").recover().dropped == ()
+    assert len(committer.recorded()) == 3 and bucket.list(STAGING_DIR) == []
+    assert publisher.close(TIMEOUT_S)
+
+
+def test_one_refusal_serves_all_that_wait_and_the_rest_is_tried_next(bucket: AwayBucket) -> None:
+    committer = BucketCommitter(opened(bucket), "me")
+    publisher = Publisher(committer)
+    away = {"list": 10**6}
+    bucket.away, bucket.words = away, "AccessDenied"
+    count = 40
+    for number in range(count):
+        checkpoint = f"trial/checkpoint_{number:06}"
+        attempt = committer.begin(checkpoint)
+        committer.seal(checkpoint, Seal(attempt, 0, 1.0, ()))
+        publisher.record_later(committer.place(checkpoint, attempts=[attempt]).manifest)
+    with pytest.raises(NotStoredError, match="may not do that"):
+        publisher.drain(TIMEOUT_S)
+    assert 10**6 - away["list"] <= 3 * count  # a refusal is tried once more, and one drain
+    before = away["list"]
+    with pytest.raises(NotStoredError, match="may not do that"):
+        publisher.drain(TIMEOUT_S)
+    assert before - away["list"] <= 3
+    bucket.away = {}
+    publisher.drain(TIMEOUT_S)
+    assert len(committer.recorded()) == count
+    assert publisher.close(TIMEOUT_S)

@@ -30,9 +30,9 @@ from typing import Any
 
 from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
-from tune_sync.errors import NOT_PUBLISHABLE, NotWholeError, PutConflictError
+from tune_sync.errors import NotWholeError, PutConflictError
 from tune_sync.homes.bucket.aside import aside_key, take_in, waiting_aside
-from tune_sync.homes.bucket.leftovers import drop_orphaned_manifests, sweep_published
+from tune_sync.homes.bucket.leftovers import Tidied, drop_orphaned_manifests, sweep_published, tried
 from tune_sync.homes.bucket.listings import is_there
 from tune_sync.homes.bucket.put import put_for_delete, put_own
 from tune_sync.homes.bucket.records import READS_COUNT, BucketRecords
@@ -96,6 +96,7 @@ class BucketCommitter(BucketRecords):
         self._noted: dict[str, Order] = {}  # those of them that are in the bucket
         self._orders_lock = threading.Lock()
         self._noting = threading.Lock()
+        self._tidied = Tidied()
 
     def begin(self, checkpoint: str, may_put: Callable[[], None] = lambda: None) -> str:
         """Open a new attempt at `checkpoint`; returns its id.
@@ -220,7 +221,8 @@ class BucketCommitter(BucketRecords):
         staged = self._staged(checkpoint).get(checkpoint, Staged())
         if not self._is_recorded(manifest):
             self._publish(order, staged)
-        self.bucket.delete([*staged.keys, intent_key(checkpoint)])
+        if not self._tidied(self.bucket, [*staged.keys, intent_key(checkpoint)]):
+            return
         with self._orders_lock:  # not before: who asks again until then gets this one
             self._orders = {key: o for key, o in self._orders.items() if o != order}
 
@@ -292,14 +294,18 @@ class BucketCommitter(BucketRecords):
                 placed = {checkpoint: order} | self._orders
             noted = {key: o for key, o in self._noted.items() if placed.get(key) == o}
             new = {key: o for key, o in placed.items() if key not in noted}
+            self._unmark(new)
             with ThreadPoolExecutor(READS_COUNT) as pool:
                 list(pool.map(self._note, new, new.values()))
             self._noted = noted | new
 
-    def _note(self, checkpoint: str, order: Order) -> None:
+    def _unmark(self, new: Collection[str]) -> None:
         # A delete of an earlier checkpoint of that name, cut off: recovery must not go on with it.
-        staged = self._staged(checkpoint).get(checkpoint, Staged())
-        self.bucket.delete([mark_key(checkpoint, a, RETIRED) for a in staged.retired()])
+        staged = self._staged("" if len(new) > 1 else next(iter(new))) if new else {}
+        retired = [(c, a) for c in new for a in staged.get(c, Staged()).retired()]
+        self.bucket.delete([mark_key(c, attempt, RETIRED) for c, attempt in retired])
+
+    def _note(self, checkpoint: str, order: Order) -> None:
         self.bucket.put(intent_key(checkpoint), order.to_json())
 
     def _publish(self, order: Order, staged: Staged) -> None:
@@ -360,7 +366,7 @@ class BucketCommitter(BucketRecords):
         if not staged.has_intent or staged.retired():
             return False
         key = intent_key(checkpoint)
-        return self._tried(
+        return tried(
             checkpoint,
             lambda: self._publish(order_from_json(checkpoint, self.bucket.get(key), key), staged),
         )
@@ -369,7 +375,7 @@ class BucketCommitter(BucketRecords):
         """As `_finish`, where the intent is only known here: the bucket may have refused it."""
         with self._orders_lock:
             order = self._orders.get(checkpoint)
-        if order is None or not self._tried(checkpoint, lambda: self._publish(order, staged)):
+        if order is None or not tried(checkpoint, lambda: self._publish(order, staged)):
             return False
         with self._orders_lock:
             self._orders.pop(checkpoint, None)
@@ -386,15 +392,7 @@ class BucketCommitter(BucketRecords):
         tries = self._whole_tries(checkpoint, staged)
         manifest = Manifest(checkpoint, self._owner, self._clock(), (), ())
         orders = [Order(manifest, strict, attempts) for attempts in tries]
-        return any(self._tried(checkpoint, partial(self._publish, o, staged)) for o in orders)
-
-    def _tried(self, checkpoint: str, act: Callable[[], None]) -> bool:
-        try:
-            act()
-        except NOT_PUBLISHABLE as error:
-            logger.warning("cannot finish publishing %s: %s", checkpoint, error)
-            return False
-        return True
+        return any(tried(checkpoint, partial(self._publish, o, staged)) for o in orders)
 
     def _sweep_published(self, checkpoint: str, staged: Staged) -> None:
         sweep_published(self, checkpoint, staged.keys, self._fence)

@@ -11,12 +11,46 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tune_sync import layout
-from tune_sync.errors import DamagedError
+from tune_sync.buckets.bucket import Bucket
+from tune_sync.errors import NOT_PUBLISHABLE, ConfigError, DamagedError, StoreError
 from tune_sync.homes.bucket.listings import check_unlisted
 from tune_sync.homes.bucket.records import READS_COUNT, BucketRecords
 from tune_sync.manifest import Manifest
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
+
+
+class Tidied:
+    """Removes the staging of what is published. Methods may be called from any thread.
+
+    What cannot be removed stays for a recovery: it takes room, and nothing is wrong with what is
+    published. That is told once.
+    """
+
+    def __init__(self) -> None:
+        self._is_told = False
+
+    def __call__(self, bucket: Bucket, keys: Sequence[str]) -> bool:
+        """Remove it, or leave it; returns whether it is gone."""
+        try:
+            bucket.delete(keys)
+            return True
+        except (OSError, StoreError, ConfigError) as error:
+            level = logging.DEBUG if self._is_told else logging.WARNING
+            self._is_told = True
+            logger.log(level, "what is published is left in staging too, for a restore or "
+                       "cleanup to remove: %s", error)  # fmt: skip
+            return False
+
+
+def tried(checkpoint: str, act: Callable[[], None]) -> bool:
+    """Whether `act` could publish it. What the store answers of itself is raised."""
+    try:
+        act()
+    except NOT_PUBLISHABLE as error:
+        logger.warning("cannot finish publishing %s: %s", checkpoint, error)
+        return False
+    return True
 
 
 def sweep_published(
