@@ -72,8 +72,8 @@ class Publisher:
         self._records = Worker("tune_sync-publish", at_once)
         self._deletes = Worker("tune_sync-delete", at_once)
         self._doomed: dict[str, Doomed] = {}
-        self._due: set[str] = set()
-        self._undone: set[str] = set()  # deletes that failed: they are tried again with later ones
+        self._due: dict[str, None] = {}  # in the order in which they are tried
+        self._undone: dict[str, None] = {}  # deletes that failed: they are tried after later ones
         self._retiring: set[str] = set()
         self._recording: dict[str, Manifest] = {}
         self._failed: dict[str, tuple[Manifest, Exception]] = {}
@@ -96,16 +96,16 @@ class Publisher:
         """`wait_for`, and take back a delete: the name is used again. Call it before `place`."""
         with self._names_changed:
             self._doomed.pop(checkpoint, None)
-            self._due.discard(checkpoint)
+            self._due.pop(checkpoint, None)
             self.wait_for(checkpoint)
-            self._undone.discard(checkpoint)  # also of a delete that failed meanwhile
+            self._undone.pop(checkpoint, None)  # also of a delete that failed meanwhile
 
     def spare(self, checkpoint: str) -> bool:
         """Take back a delete that has not begun; returns whether there was one."""
         with self._names_changed:
             is_due = checkpoint in self._due
-            self._due.discard(checkpoint)
-            self._undone.discard(checkpoint)
+            self._due.pop(checkpoint, None)
+            self._undone.pop(checkpoint, None)
             return self._doomed.pop(checkpoint, None) is not None or is_due
 
     def is_retiring(self, checkpoint: str) -> bool:
@@ -210,10 +210,10 @@ class Publisher:
 
     def _retire_soon(self, due: set[str]) -> None:
         with self._names_changed:
-            due = due | self._undone
+            added = dict.fromkeys(due) | self._undone
             self._undone.clear()
-            self._due |= due
-        for _ in due:
+            self._due |= added
+        for _ in added:
             self._deletes.add(self._retire_all_due)
 
     def _record(self, manifest: Manifest) -> None:
@@ -252,14 +252,16 @@ class Publisher:
             with self._names_changed:
                 if not self._due:
                     return
-                checkpoint = self._due.pop()
+                checkpoint = next(iter(self._due))
+                del self._due[checkpoint]
                 self._retiring.add(checkpoint)
             try:
                 self._committer.retire(checkpoint)
             except Exception as error:  # an old checkpoint stays for now: no loss, but say so
                 logger.warning("cannot delete %s now: %s", checkpoint, error)
-                with self._names_changed:
-                    self._undone.add(checkpoint)
+                with self._names_changed:  # the destination would say so of each: one is enough
+                    self._undone |= self._due | {checkpoint: None}
+                    self._due.clear()
             finally:
                 with self._names_changed:
                     self._failed.pop(checkpoint, None)  # nobody wants it recorded any more

@@ -14,7 +14,13 @@ from tests.unit.test_bucket_tries import NEW, stored, whole
 from tune_sync.behind.arrivals import Arrivals
 from tune_sync.buckets.bucket import ObjectInfo
 from tune_sync.buckets.retry import Retry, RetryBucket
-from tune_sync.errors import ConfigError, LeaseLostError, NotStoredError, TuneSyncError
+from tune_sync.errors import (
+    ConfigError,
+    LeaseLostError,
+    NotStoredError,
+    StoreDeniedError,
+    TuneSyncError,
+)
 from tune_sync.homes.bucket import lease as bucket_lease
 from tune_sync.homes.bucket.commit import BucketCommitter
 from tune_sync.homes.bucket.home import BucketHome
@@ -215,4 +221,27 @@ def test_one_refusal_serves_all_that_wait_and_the_rest_is_tried_next(bucket: Awa
     bucket.away = {}
     publisher.drain(TIMEOUT_S)
     assert len(committer.recorded()) == count
+    assert publisher.close(TIMEOUT_S)
+
+
+def test_one_refusal_of_a_delete_serves_all_and_one_that_cannot_go_holds_up_no_other() -> None:
+    asked: list[str] = []
+    refused = {str(number) for number in range(20)}
+
+    class Deleter:
+        def retire(self, checkpoint: str) -> None:
+            asked.append(checkpoint)
+            if checkpoint in refused:
+                raise StoreDeniedError(checkpoint)
+
+    publisher = Publisher(Deleter())  # type: ignore[arg-type]
+    for number in range(20):
+        publisher.retire_now(str(number))
+        publisher.settle(TIMEOUT_S)
+    assert len(asked) <= 2 * 20
+    refused.difference_update(map(str, range(1, 20)))
+    for number in range(20, 23):
+        publisher.retire_now(str(number))
+        publisher.settle(TIMEOUT_S)
+    assert publisher._undone.keys() == {"0"}
     assert publisher.close(TIMEOUT_S)

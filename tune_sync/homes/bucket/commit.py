@@ -18,7 +18,6 @@ for the owner of the lease only. What has neither a manifest nor staging is not 
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 import uuid
@@ -64,8 +63,6 @@ from tune_sync.manifest import (
     unite,
     warn_of_conflicts,
 )
-
-logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 
 class BucketCommitter(BucketRecords):
