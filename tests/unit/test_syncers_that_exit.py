@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -81,3 +82,32 @@ def test_a_syncer_that_exits_does_not_end_the_driver(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path, "there", Own(), backoff_s=0.0)
     with pytest.raises(StoreError, match="Own ended with exit code 3"):
         outbox.send_directory("x")
+
+
+class Cancelled(Syncer):
+    """As code on an event loop that ended."""
+
+    def sync_up(self, local_dir: str, remote_dir: str, exclude: object = None) -> bool:
+        raise asyncio.CancelledError("the loop")
+
+    sync_down = sync_up
+
+    def delete(self, remote_dir: str) -> bool:
+        raise asyncio.CancelledError("the loop")
+
+
+def test_a_syncer_that_is_cancelled_is_told_as_one_that_failed(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path, "there", Cancelled(), backoff_s=0.0)
+    for act in (outbox.send_directory, outbox.delete):
+        with pytest.raises(StoreError, match=r"Cancelled broke off: CancelledError\('the loop'\)"):
+            act("x")
+    assert outbox.visible_marks() == set()
+
+
+def test_ctrl_c_is_the_users(tmp_path: Path) -> None:
+    class Interrupted(Cancelled):
+        def delete(self, remote_dir: str) -> bool:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Outbox(tmp_path, "there", Interrupted(), backoff_s=0.0).delete("x")

@@ -24,19 +24,27 @@ def exits_told(what: str) -> Iterator[None]:
     """For code of the user's: what ends like a program says so as an error, unless all went well.
 
     The `main` of a command line tool, called as a function, raises `SystemExit`. That ends a thread
-    without a word, as if it were done, and elsewhere the driver.
+    without a word, as if it were done, and elsewhere the driver. So does all else that is no
+    `Exception`, as `asyncio.CancelledError`. Ctrl-C, which the main thread gets, is the user's.
 
     Args:
         what: Was called, for the message.
 
     Raises:
-        StoreError: It ended with another exit code than 0.
+        StoreError: It ended with another exit code than 0, or broke off.
     """
     try:
         yield
     except SystemExit as end:
         if end.code not in (None, 0):
             raise StoreError(f"{what} ended with exit code {end.code}") from end
+    except Exception:
+        raise
+    except BaseException as error:
+        is_ours = threading.current_thread() is threading.main_thread()
+        if is_ours and isinstance(error, KeyboardInterrupt):
+            raise
+        raise StoreError(f"{what} broke off: {error!r}") from error
 
 
 class Syncer(abc.ABC):
