@@ -11,7 +11,7 @@ from typing import Any
 
 from ray.tune import SyncConfig as RaySyncConfig
 
-from tune_sync.buckets.url import is_bucket_url
+from tune_sync.buckets.url import is_bucket_url, redacted
 from tune_sync.destination import check_upload_dir, refuse_bare_path
 from tune_sync.errors import ConfigError
 from tune_sync.fastpath import FastPath
@@ -356,13 +356,13 @@ def _check_syncer(syncer: Any, place: Any, is_bucket: bool) -> None:
         return
     if syncer is None:
         raise ConfigError(
-            f"SyncConfig(upload_dir={str(place)!r}, syncer=None): None says that nothing is "
+            f"SyncConfig(upload_dir={redacted(place)!r}, syncer=None): None says that nothing is "
             "synced; leave one of them out"
         )
     fits = CloudSyncer if is_bucket else SharedDirectorySyncer
     if syncer != AUTO and not isinstance(syncer, fits):
         raise ConfigError(
-            f'SyncConfig(upload_dir={str(place)!r}, syncer={_named(syncer)}): "auto" or a '
+            f'SyncConfig(upload_dir={redacted(place)!r}, syncer={_named(syncer)}): "auto" or a '
             f"{fits.__name__} is needed; {own_syncers(syncer)}"
         )
 

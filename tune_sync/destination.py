@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tune_sync.buckets.schemes import check_scheme, meant_url
-from tune_sync.buckets.url import is_bucket_url, parse_bucket_url
+from tune_sync.buckets.url import is_bucket_url, parse_bucket_url, redacted
 from tune_sync.errors import ConfigError
 
 # As in rsync's host:path, and none of Windows' drives.
@@ -48,13 +48,14 @@ def check_upload_dir(place: Any) -> bool:
         except ConfigError as error:
             raise ConfigError(f"SyncConfig(upload_dir=...): {error}") from error
         return True
+    shown = redacted(place)
     if re.match(r"file://(?!/|localhost/)", os.fspath(place)):
-        raise ConfigError(f"SyncConfig(upload_dir={place!r}): is file:///mnt/results meant?")
+        raise ConfigError(f"SyncConfig(upload_dir={shown!r}): is file:///mnt/results meant?")
     if url := meant_url(os.fspath(place)):
-        raise ConfigError(f"SyncConfig(upload_dir={place!r}): is {url} meant?")
+        raise ConfigError(f"SyncConfig(upload_dir={shown!r}): is {redacted(url)} meant?")
     if _HOST_AND_PATH.match(os.fspath(place)):
         raise ConfigError(
-            f"SyncConfig(upload_dir={place!r}): neither a URL nor a path; where a command of "
+            f"SyncConfig(upload_dir={shown!r}): neither a URL nor a path; where a command of "
             "your own reaches it, give that: syncer=CommandSyncer(...)"
         )
     return False
@@ -68,9 +69,10 @@ def refuse_bare_path(place: Any) -> None:
     if not isinstance(place, str) or "://" in place:
         return
     if not os.path.expandvars(place).startswith(("/", ".", "~", "$")):
+        shown = redacted(place)
         raise ConfigError(
-            f"SyncConfig(upload_dir={place!r}): for a bucket write s3://{place} (gs://, abfs://), "
-            f"for a directory that all nodes see an absolute path, or ./{place}"
+            f"SyncConfig(upload_dir={shown!r}): for a bucket write s3://{shown} (gs://, abfs://), "
+            f"for a directory that all nodes see an absolute path, or ./{shown}"
         )
 
 
@@ -85,8 +87,8 @@ def resolve_destination(upload_dir: Any, storage_path: Any) -> Destination:
     found = parse_destination(upload_dir)
     if storage_path is not None and not _is_same(storage_path, found):
         raise ConfigError(
-            f"storage_path={str(storage_path)!r} beside upload_dir={str(upload_dir)!r}: results "
-            "go to one place; leave storage_path out"
+            f"storage_path={redacted(storage_path)!r} beside "
+            f"upload_dir={redacted(upload_dir)!r}: results go to one place; leave storage_path out"
         )
     return found
 
@@ -113,10 +115,11 @@ def resolve_storage_path(path: str | os.PathLike[str] | None) -> str:
     if mark and scheme == "file":
         text = rest
     elif mark and len(scheme) > 1:
+        shown = redacted(text)
         raise ConfigError(
-            f"storage_path={text!r}: a directory of the driver's node is needed, as results go "
+            f"storage_path={shown!r}: a directory of the driver's node is needed, as results go "
             "there through the Ray object store; for a bucket use "
-            f'SyncConfig(upload_dir="{text}") and no storage_path'
+            f'SyncConfig(upload_dir="{shown}") and no storage_path'
         )
     return os.path.abspath(_expanded(text))
 
@@ -127,8 +130,8 @@ def _expanded(text: str) -> str:
         named = found[: left.end()] + found[left.end() :].partition("/")[0]
         if not os.path.lexists(named):  # else a directory is called so
             raise ConfigError(
-                f"storage_path={text!r}: there is no {left[0]} here, and results would go below a "
-                "directory of that name; set it where the driver runs, or write the path out"
+                f"storage_path={redacted(text)!r}: there is no {left[0]} here, and results "
+                "would go below a directory of that name; set it where the driver runs, or write the path out"
             )
     return found
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import ray.train
 
-from tune_sync.buckets.url import BucketUrl, is_bucket_url, parse_bucket_url
+from tune_sync.buckets.url import BucketUrl, is_bucket_url, parse_bucket_url, redacted
 from tune_sync.config import SyncConfig
 from tune_sync.destination import resolve_destination
 from tune_sync.errors import ConfigError
@@ -102,8 +102,8 @@ def restore_kwargs(
     place = parse_bucket_url(os.fspath(url)) if is_bucket_url(os.fspath(url)) else None
     if place is None or not place.prefix:
         raise ConfigError(
-            f"restore_kwargs({os.fspath(url)!r}): the URL of an experiment in a bucket is needed; "
-            "a directory is restored by tune.Tuner.restore(path, ...) alone"
+            f"restore_kwargs({redacted(os.fspath(url))!r}): the URL of an experiment in a "
+            "bucket is needed; a directory is restored by tune.Tuner.restore(path, ...) alone"
         )
     root, _, experiment = place.path.rpartition("/")
     config = SyncConfig(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tune_sync import SyncConfig, restore_kwargs, status
 from tune_sync.buckets.engines import make_client
+from tune_sync.buckets.opening import check_bucket
 from tune_sync.buckets.url import BucketUrl, is_bucket_url, parse_bucket_url
+from tune_sync.destination import resolve_destination
 from tune_sync.errors import ConfigError
 
 
@@ -60,6 +64,44 @@ def test_a_secret_in_a_url_is_not_repeated(text: str) -> None:
     with pytest.raises(ConfigError, match="secrets do not belong into the URL") as caught:
         parse_bucket_url(text)
     assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3:/key:hidden@b/p", "s3//key:hid/hidden@b/p", "key:hidden@b/p", "S3://key:hidden@b/p",
+        "s3:key:hidden@b/p", "s3:/b/p?token=hidden", "/key:hidden@b/p",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda text: SyncConfig(upload_dir=text), lambda text: restore_kwargs(text),
+        lambda text: resolve_destination(text, "/other"),
+        lambda text: resolve_destination(None, text), status,
+    ],
+)  # fmt: skip
+def test_a_secret_in_a_url_that_is_mistyped_is_not_repeated(
+    text: str, use: Callable[[str], object]
+) -> None:
+    try:
+        use(text)
+    except (ConfigError, FileNotFoundError) as error:
+        assert "hidden" not in str(error) + str(error.__cause__)
+
+
+@pytest.mark.parametrize("engine", ["obstore", "pyarrow", "fsspec"])
+@pytest.mark.parametrize(
+    "endpoint_url",
+    ["http://user:hidden@127.0.0.1:1", "http://127.0.0.1:1/?token=hidden", "user:hidden@host"],
+)
+def test_a_secret_in_an_endpoint_is_refused_and_not_repeated(
+    engine: str, endpoint_url: str
+) -> None:
+    options = {"endpoint_url": endpoint_url, "engine": engine}
+    with pytest.raises(ConfigError, match="the endpoint of s3://b/p") as caught:
+        check_bucket(parse_bucket_url("s3://b/p"), options, write=False)
+    assert "hidden" not in str(caught.value) and caught.value.__cause__ is None
 
 
 @pytest.mark.parametrize(

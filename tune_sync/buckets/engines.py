@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow.fs as pafs
 
@@ -23,7 +24,7 @@ from tune_sync.buckets.fsspec_bucket import FsspecBucket
 from tune_sync.buckets.obstore_bucket import ObstoreBucket
 from tune_sync.buckets.retry import Client
 from tune_sync.buckets.schemes import package_of
-from tune_sync.buckets.url import BucketUrl
+from tune_sync.buckets.url import BucketUrl, redacted
 from tune_sync.buckets.xrootd_bucket import XrootdBucket
 from tune_sync.errors import ConfigError
 
@@ -95,8 +96,14 @@ def _s3(url: BucketUrl, options: Mapping[str, Any]) -> Client:
     endpoint_url = options.get("endpoint_url") or aws_environment().endpoint_url
     if endpoint_url and not re.match(r"https?://\S", str(endpoint_url)):
         raise ConfigError(
-            f"the endpoint of {url} is {endpoint_url!r}: it needs http:// or https://; "
+            f"the endpoint of {url} is {redacted(endpoint_url)!r}: it needs http:// or https://; "
             "correct storage_options endpoint_url, or AWS_ENDPOINT_URL"
+        )
+    parts = urlsplit(str(endpoint_url))
+    if "@" in parts.netloc or parts.query:  # libraries repeat them in what they raise
+        raise ConfigError(
+            f"the endpoint of {url} has a user or a query, which no store asks for: give secrets "
+            "as storage_options key, secret and token, or in the environment"
         )
     if options.get("engine") == "fsspec":
         return _fsspec(url, _s3fs_options(options))

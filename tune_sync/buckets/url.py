@@ -26,6 +26,7 @@ _WITH_BUCKET = ("s3", "gs", "abfs", _XROOTD)
 
 # What Ray and pyarrow read in a URL as it is; the rest is written as %20 and the like.
 _PLAIN = "/-_.~=:@+&,;!$'()*"
+_START = re.compile(r"[A-Za-z][\w+.-]*:?//?")
 _NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
@@ -63,6 +64,17 @@ def is_bucket_url(text: str) -> bool:
     return bool(mark) and len(scheme) > 1 and scheme not in ("file", "local")
 
 
+def redacted(text: object) -> str:
+    """A URL, or what may have been meant as one, for messages: without what may be secret in it."""
+    shown, mark, _ = str(text).partition("?")
+    start = _START.match(shown)
+    scheme = start[0] if start else ""
+    user, _, rest = shown.removeprefix(scheme).rpartition("@")
+    if ":" in user:
+        shown = f"{scheme}…@{rest}"
+    return f"{shown}?…" if mark else shown
+
+
 def path_of_url(text: str) -> str:
     """The path that a part of a URL stands for.
 
@@ -83,36 +95,37 @@ def parse_bucket_url(text: str) -> BucketUrl:
         ConfigError: It has no scheme or no bucket, or it has a query.
     """
     scheme, _, path = text.partition("://")
+    shown = redacted(text)
     given, scheme, path = path, _known_scheme(scheme), path.strip("/")
     _refuse_secrets(scheme, path)  # first: what else is wrong is told with the whole of it
     if given.startswith("/") and scheme in _WITH_BUCKET:
         missing, like = ("host", "host:1094/") if scheme == _XROOTD else ("bucket", "bucket")
         raise ConfigError(
-            f"{text!r}: there is no {missing} behind {scheme}://; write {scheme}://{like}/{path}"
+            f"{shown!r}: there is no {missing} behind {scheme}://; write {scheme}://{like}/{path}"
         )
     if scheme == _XROOTD:
         path = path.replace("//", "/", 1)
         if "/" not in path:
-            raise ConfigError(f"{text!r}: a URL such as root://host:1094//path is needed")
+            raise ConfigError(f"{shown!r}: a URL such as root://host:1094//path is needed")
     if not is_bucket_url(text) or not path:
-        raise ConfigError(f"{text!r}: a URL such as s3://bucket/path is needed")
+        raise ConfigError(f"{shown!r}: a URL such as s3://bucket/path is needed")
     bucket, _, prefix = path.partition("/")
     if "@" in bucket:
         container, _, host = bucket.partition("@")
         account = host.partition(".")[0]
         raise ConfigError(
-            f'{text!r}: write upload_dir="abfs://{container}/{prefix}" and '
+            f'{shown!r}: write upload_dir="abfs://{container}/{prefix}" and '
             f'storage_options={{"account_name": "{account}"}}, or set '
             f"AZURE_STORAGE_ACCOUNT_NAME={account}"
         )
     try:
         path = path_of_url(path)
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{text!r}: its escapes are no UTF-8") from error
+        raise ConfigError(f"{shown!r}: its escapes are no UTF-8") from error
     if any(ord(c) < 32 or ord(c) == 127 or c == "\\" for c in path):
-        raise ConfigError(f"{text!r}: control characters and backslashes cannot be in the path")
+        raise ConfigError(f"{shown!r}: control characters and backslashes cannot be in the path")
     if any(part in ("", ".", "..") for part in path.split("/")):
-        raise ConfigError(f"{text!r}: empty parts, '.' and '..' cannot be part of the path")
+        raise ConfigError(f"{shown!r}: empty parts, '.' and '..' cannot be part of the path")
     return BucketUrl(scheme, path)
 
 

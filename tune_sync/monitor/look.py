@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tune_sync.buckets.opening import open_bucket
-from tune_sync.buckets.url import is_bucket_url, parse_bucket_url
+from tune_sync.buckets.url import is_bucket_url, parse_bucket_url, redacted
 from tune_sync.destination import resolve_storage_path
 from tune_sync.errors import ConfigError, TuneSyncError
 from tune_sync.homes.bucket.home import BucketHome
@@ -194,7 +194,7 @@ def _find(text: str, options: Mapping[str, Any] | None, *, has_cluster: bool) ->
             return LocalHome(Path(place)), place
     why = "no run on this cluster has that name" if has_cluster else "this process is on no cluster"
     raise FileNotFoundError(
-        f"no experiment {text!r} is known here: {why}, and there is no directory "
-        f"{' or '.join(candidates)}; give its path or URL, or ask on its cluster (set "
-        "RAY_ADDRESS, or call ray.init())"
+        f"no experiment {redacted(text)!r} is known here: {why}, and there is no directory "
+        f"{' or '.join(map(redacted, candidates))}; give its path or URL, or ask on its cluster "
+        "(set RAY_ADDRESS, or call ray.init())"
     )
