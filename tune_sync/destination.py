@@ -131,7 +131,8 @@ def _expanded(text: str) -> str:
         if not os.path.lexists(named):  # else a directory is called so
             raise ConfigError(
                 f"storage_path={redacted(text)!r}: there is no {left[0]} here, and results "
-                "would go below a directory of that name; set it where the driver runs, or write the path out"
+                "would go below a directory of that name; set it where the driver runs, or write "
+                "the path out"
             )
     return found
 

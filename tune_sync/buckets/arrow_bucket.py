@@ -70,9 +70,7 @@ class ArrowBucket:
         left = [o.key for o in ours if o.key.startswith(ASIDE) and _is_old(o)]
         with suppress(OSError):  # who may not delete is not kept from looking
             self.delete(left)
-        bucket = self._root.partition("/")[0]
-        if self._fs.get_file_info(bucket).type == pafs.FileType.NotFound:
-            raise FileNotFoundError(f"NoSuchBucket: there is no bucket {bucket}")
+        self._check_bucket()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -101,7 +99,12 @@ class ArrowBucket:
 
     def get(self, key: str, offset_bytes: int = 0, length_bytes: int | None = None) -> bytes:
         """See `Bucket.get`."""
-        with self._fs.open_input_file(self._path(key)) as file:
+        try:
+            opened = self._fs.open_input_file(self._path(key))
+        except FileNotFoundError:
+            self._check_bucket()
+            raise
+        with opened as file:
             size_bytes = file.size()
             if offset_bytes >= size_bytes:
                 return b""
@@ -179,10 +182,18 @@ class ArrowBucket:
         with suppress(Exception):  # no seal names it: nobody takes it for whole
             self._fs.delete_file(path)
 
+    def _check_bucket(self) -> None:
+        """Arrow takes a bucket that is not there for an empty one."""
+        bucket = self._root.partition("/")[0]
+        if self._fs.get_file_info(bucket).type == pafs.FileType.NotFound:
+            raise FileNotFoundError(f"NoSuchBucket: there is no bucket {bucket}")
+
     def _select(self, prefix: str, recursive: bool) -> builtins.list[pafs.FileInfo]:
         base = self._path(prefix)
         selector = pafs.FileSelector(base, allow_not_found=True, recursive=recursive)
         found = self._fs.get_file_info(selector)
+        if not found:
+            self._check_bucket()
         return sorted(found, key=lambda f: str(f.path))
 
     def _path(self, key: str) -> str:

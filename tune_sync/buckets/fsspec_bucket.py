@@ -43,12 +43,7 @@ class FsspecBucket:
 
     def check(self) -> None:
         """See `Client.check`."""
-        if not self._makes_dirs:
-            bucket = self._root.partition("/")[0]
-            try:
-                self._fs.info(bucket)
-            except FileNotFoundError as error:
-                raise FileNotFoundError(f"NoSuchBucket: there is no bucket {bucket}") from error
+        self._check_bucket()
         self.list_dir(INTERNAL_DIR)
 
     @property
@@ -87,6 +82,7 @@ class FsspecBucket:
                 raise
         found = self.info(key)  # a range beyond the end is an error of some stores
         if found is None:
+            self._check_bucket()
             raise FileNotFoundError(key)
         end = found.size_bytes
         if length_bytes is not None:
@@ -134,6 +130,16 @@ class FsspecBucket:
                     self._raise_if_absent(key, error)
                     raise
 
+    def _check_bucket(self) -> None:
+        """Raise if it is not there: of what is in it, no library says that."""
+        if self._makes_dirs:
+            return
+        bucket = self._root.partition("/")[0]
+        try:
+            self._fs.info(bucket)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"NoSuchBucket: there is no bucket {bucket}") from error
+
     def _raise_if_absent(self, key: str, error: Exception) -> None:
         """Some libraries say in words of their own that there is no such file.
 
@@ -178,6 +184,7 @@ class FsspecBucket:
         try:
             found = self._fs.ls(path, detail=True)
         except _ABSENT:
+            self._check_bucket()
             return []
         # The directory itself is among them where other tools put an empty object in its place,
         # or where it is no directory but an object.

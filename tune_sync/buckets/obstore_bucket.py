@@ -93,7 +93,9 @@ class ObstoreBucket:
             return bytes(self._obstore.get(self._store, key, options={"range": wanted}).bytes())
         except Exception:
             # A range that begins at the end is an error there; nobody else is asked for the size.
-            if self._obstore.head(self._store, key)["size"] > offset_bytes:
+            # Of one that is not there, that request alone says whether it is the bucket.
+            found = self.info(key)
+            if found is None or found.size_bytes > offset_bytes:
                 raise
             return b""
 

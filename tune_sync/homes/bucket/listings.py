@@ -49,7 +49,7 @@ def is_there(bucket: Bucket, key: str) -> bool:
     if bucket.info(key) is not None:
         return True
     try:
-        bucket.get(key, 0, 1)
+        bucket.get(key)
     except FileNotFoundError:
         return False
     return True
