@@ -44,8 +44,8 @@ _DENIED = _kind(
     r"AccessDenied|ACCESS_DENIED|Access Denied|PermissionDenied|\b403\b|Forbidden|"
     "lacked the necessary privileges|AllAccessDisabled|AuthorizationPermissionMismatch",
     StoreDeniedError,
-    "these credentials may not do that: reading, writing, listing and deleting are needed. "
-    f"{_RESTORED}",
+    "these credentials may not do that: reading, writing, listing and deleting are needed; or they "
+    f"are wrong, which a store does not always say. {_RESTORED}",
 )
 _FULL = _kind(
     "QuotaExceeded|InsufficientStorage|EntityQuota", StoreFullError, "make room, then retry"
@@ -68,6 +68,13 @@ _UNREACHABLE = _kind(
     "storage_options={'request_timeout_s': ...}",
     transient=True,
 )
+
+# A page of a web server, or a path before the bucket: no store says that.
+_NO_STORE = _kind(
+    r"<html|<!doctype|ETag Header missing|Got invalid \w+ response|An error occurred \(\) when|"
+    r"404 Not Found|405 Method Not Allowed|HTTP status 40[45]\)|RESOURCE_NOT_FOUND during",
+    ConfigError, "what answers there is no such store: is the endpoint right, without a path?",
+)  # fmt: skip
 
 # The first that matches counts. Words are error codes of S3, Google and Azure as the libraries
 # print them: with and without blanks, as Arrow writes ACCESS_DENIED for AccessDenied.
@@ -129,11 +136,13 @@ _KINDS = (
         StoreUnreachableError, "the store asks for fewer requests", transient=True,
     ),
     _UNREACHABLE,
+    _NO_STORE,
 )  # fmt: skip
 
 # Classes of obstore, which has no bases for them outside its own.
 _CONFLICT_NAMES = ("AlreadyExistsError", "PreconditionError")
 _CODE = re.compile(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", re.DOTALL)
+_HTML = re.compile("<html|<!doctype", re.IGNORECASE)
 _STATUS = re.compile(r"status code: (\d+[A-Za-z ]*)")
 _OF_SERVERS = (ConfigError, StoreDeniedError, StoreUnreachableError)
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
@@ -209,6 +218,8 @@ def _find(error: BaseException) -> _Kind | None:
     if type(error).__name__ == "UnknownConfigurationKeyError":
         return _OPTION
     if isinstance(error, _ABSENT):
+        if _HTML.search(signature):
+            return _NO_STORE
         return _MISSING_BUCKET if _MISSING_BUCKET.words.search(signature) else None
     if isinstance(error, OSError) and error.errno in _FULL_ERRNOS:
         return _FULL

@@ -62,17 +62,22 @@ def check_bucket(url: BucketUrl, options: Mapping[str, Any] | None, *, write: bo
     quick.setdefault("request_timeout_s", 10.0)
     bucket = open_bucket(url, quick, Retry(CHECK_TRIES_COUNT))
     bucket.check()
+    probe = f"{PROBE_KEY}-{uuid.uuid4().hex}"
+    if bucket.info(probe) is not None:  # a web server may have a page for every path
+        raise ConfigError(
+            f"{url}: an object is answered that nobody has put; what answers there is no such "
+            f"store: is the endpoint right (asked: {asked_server(url.scheme, quick)})?"
+        )
     if write:
         try:
-            _check_puts(url, open_bucket(url, quick, Retry(PROBE_TRIES_COUNT)))
+            _check_puts(url, open_bucket(url, quick, Retry(PROBE_TRIES_COUNT)), probe)
         except StoreDeniedError as error:
             raise StoreDeniedError(
                 f"before training an object is put and deleted, to see that both work: {error}"
             ) from error.__cause__  # told once
 
 
-def _check_puts(url: BucketUrl, bucket: RetryBucket) -> None:
-    probe = f"{PROBE_KEY}-{uuid.uuid4().hex}"
+def _check_puts(url: BucketUrl, bucket: RetryBucket, probe: str) -> None:
     bucket.put(probe, b"")
     lacks = _lacks_conditions(bucket, probe) if bucket.capabilities.conditional_put else ""
     bucket.delete([probe])
