@@ -16,6 +16,7 @@ from ray.tune.experiment import Trial
 from tests.unit.staged import sealed
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.home import LocalHome
+from tune_sync.homes.saved_state import TrialNames
 from tune_sync.layout import checkpoint_name
 from tune_sync.report import Report
 from tune_sync.restoring import ray_records
@@ -111,6 +112,7 @@ class Experiment:
             **names,
         )
         trial.relative_logdir = directory or None
+        self.run.saved_trials |= {TrialNames(trial_id, directory)}
         trial.status = status
         trial.run_metadata.last_result = {"from": "last result"}
         for number in saved:

@@ -69,14 +69,20 @@ class Restored:
                 result.checkpoint = Checkpoint(here, self._filesystem)
 
     def find_directories(self, trials: Collection[Any]) -> None:
-        """Give trials that began after the state was saved the directories that they made."""
+        """Give trials that began after the state was saved the directories that they made.
+
+        Ray restarts a trial as another one. That gets a directory of its own, whatever its name.
+        """
         free = self.numbers.keys() - {ray_records.directory_of(trial) for trial in trials}
+        saved = {names.trial_id: names.directory for names in self._run.saved_trials}
         for trial in trials:
-            begun = ray_records.directory_of(trial) in self.numbers or trial.checkpoint
-            if begun or not free or trial.is_finished():
+            if ray_records.directory_of(trial) or trial.is_finished():
                 continue
-            directory = find_directory(ray_records.names_of(trial), free)
-            if directory:
+            names = ray_records.names_of(trial)
+            if trial.trial_id not in saved:
+                taken = {*self.numbers, *saved.values()}
+                ray_records.make_directory(trial, filter(names.has, taken))
+            elif not trial.checkpoint and (directory := find_directory(names, free)):
                 ray_records.set_directory(trial, directory)
 
     def in_use(self, trials: Collection[Any]) -> Mapping[str, set[int]]:
