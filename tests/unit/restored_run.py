@@ -20,6 +20,7 @@ from tune_sync.homes.saved_state import TrialNames
 from tune_sync.layout import checkpoint_name
 from tune_sync.report import Report
 from tune_sync.restoring import ray_records
+from tune_sync.restoring.clones import Clones
 from tune_sync.restoring.restored import adopt_published
 from tune_sync.run import Run
 from tune_sync.run_filesystem import RunFileSystem
@@ -82,6 +83,7 @@ class Experiment:
         handler.on_existing = on_existing
         self.run: Run = handler.start()
         self.root = storage / "x"
+        self.clones = Clones()
         self.filesystem = RunFileSystem(handler)
 
     def publish(self, directory: str, *numbers: int, metrics: dict[str, Any] | None = None) -> None:
@@ -137,6 +139,7 @@ class Experiment:
         return _TrainingResult(Checkpoint(path, filesystem or self.filesystem), metrics)
 
     def adopt(self, *trials: Trial) -> None:
+        self.clones.begin(self.run, trials)
         adopt_published(self.run, trials, self.filesystem)
 
     def doomed(self) -> set[str]:

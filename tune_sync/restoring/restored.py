@@ -30,18 +30,17 @@ def adopt_published(run: Run, trials: Collection[Any], filesystem: pafs.PyFileSy
     """Register with Ray what it does not know of, and delete what it had deleted.
 
     Args:
-        run: The restored run; `recover` has gone over its directory.
+        run: The restored run; `recover` has gone over its directory, and clones are known to it.
         trials: Ray's, none of them started yet.
         filesystem: The run's.
     """
     found = Restored(run, filesystem)
     found.point_here(trials)
     found.find_directories(trials)
-    in_use = found.in_use(trials)
     for trial in trials:
         directory = ray_records.directory_of(trial)
         if directory:
-            found.act(trial, plan(found.record(trial), found.numbers[directory], in_use[directory]))
+            found.act(trial, plan(found.record(trial), found.numbers[directory]))
     put_back(run.home, found.known)
 
 
@@ -85,16 +84,6 @@ class Restored:
             elif not trial.checkpoint and (directory := find_directory(names, free)):
                 ray_records.set_directory(trial, directory)
 
-    def in_use(self, trials: Collection[Any]) -> Mapping[str, set[int]]:
-        """Directory -> the numbers in it that any trial would go on from."""
-        used: dict[str, set[int]] = defaultdict(set)
-        for trial in trials:
-            key = self._current_key(trial)
-            number = layout.checkpoint_number(key) if key else None
-            if number is not None:
-                used[layout.parent(key)].add(number)
-        return used
-
     def record(self, trial: Any) -> Record:
         """What Ray's state says of a trial."""
         kept = ray_records.kept(trial)
@@ -113,8 +102,9 @@ class Restored:
         if not trial.is_finished():
             self._adopt(trial, todo)
         for key in (self._key(trial, number) for number in todo.retire):
-            if key not in self._damaged:  # it may still be put right
-                self._run.retire_later(key)
+            # What is damaged, or is to be gone on from and lacks files, may still be put right.
+            if key not in self._damaged and key != self._current_key(trial):
+                self._run.let_go(key)
 
     def _adopt(self, trial: Any, todo: Plan) -> None:
         known = {
