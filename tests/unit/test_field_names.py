@@ -64,6 +64,16 @@ def test_what_is_near_to_nothing_is_told_with_the_fields_alone() -> None:
          "it is a field of RunConfig: RunConfig(storage_path=...)"),
         (SyncConfig, {"memory_limit": 1},
          "it is a field of FastPath: SyncConfig(fast_path=FastPath(memory_limit=...))"),
+        (RunConfig, {"max_failures": 3},
+         ("it is a field of FailureConfig: "
+          "RunConfig(failure_config=tune.FailureConfig(max_failures=...))")),
+        (SyncConfig, {"num_to_keep": 3, "checkpoint_at_end": True},
+         ("they are fields of CheckpointConfig: RunConfig(checkpoint_config="
+          "tune.CheckpointConfig(num_to_keep=..., checkpoint_at_end=...))")),
+        (RunConfig, {"fail_fast": True, "upload_dir": "x"},
+         ("fail_fast is a field of FailureConfig: "
+          "RunConfig(failure_config=tune.FailureConfig(fail_fast=...)); upload_dir is a field of "
+          "SyncConfig: RunConfig(sync_config=SyncConfig(upload_dir=...))")),
         (FastPath, {"wait_for": "staged"},
          "it is a field of SyncConfig: RunConfig(sync_config=SyncConfig(wait_for=...))"),
     ],
