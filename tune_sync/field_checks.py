@@ -101,6 +101,12 @@ def check_run_fields(config: Any) -> None:
 
     What is empty of an object of Ray's is replaced by Ray's default.
     """
+    for name, value in vars(config).items():
+        if name != "sync_config" and hasattr(value, "sync_artifacts"):
+            raise ConfigError(
+                f"RunConfig({name}=SyncConfig(...)): sync_config= is missing before it: "
+                "RunConfig(sync_config=SyncConfig(...))"
+            )
     if not isinstance(config.overwrite, bool):
         raise ConfigError(f"RunConfig(overwrite={config.overwrite!r}): True or False is needed")
     if config.name is not None and not isinstance(config.name, str):
