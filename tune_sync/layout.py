@@ -223,7 +223,8 @@ def _overlap(inner: list[str]) -> str:
 
 def is_state(name: str) -> bool:
     """Whether a file of that name, at the top, is a state of Ray's: it names checkpoints."""
-    return name.startswith("experiment_state-") and name.endswith(".json")
+    is_at_top = "/" not in name
+    return is_at_top and name.startswith("experiment_state-") and name.endswith(".json")
 
 
 def states_like(name: str) -> list[str]:
