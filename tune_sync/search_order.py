@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -80,11 +81,8 @@ class SearchOrder:
         """
         self._staging = staging
         self._made_count += 1
-        for name in os.listdir(staging) if staging else ():
-            if is_search(name):
-                look, (before, since) = self._look(name), self._written.get(name, (None, 0))
-                is_same = look is not None and look == before
-                self._written[name] = look, since if is_same else self._made_count
+        with suppress(OSError):  # not what Ray's save may fail for
+            self._look_at_all()
         self._keys = {place(name) for name in self._written}
 
     def read_state(self) -> int:
@@ -163,6 +161,13 @@ class SearchOrder:
         with self._turn:
             self._has_ended = True
             self._go_on()
+
+    def _look_at_all(self) -> None:
+        for name in os.listdir(self._staging) if self._staging else ():
+            if is_search(name):
+                look, (before, since) = self._look(name), self._written.get(name, (None, 0))
+                is_same = look is not None and look == before
+                self._written[name] = look, since if is_same else self._made_count
 
     def _look(self, name: str) -> _Look | None:
         try:
