@@ -53,4 +53,6 @@ def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m examples.bucket s3://bucket/path")
+    main(sys.argv[1])

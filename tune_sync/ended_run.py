@@ -29,6 +29,7 @@ def end_run(
         run.check_lease()
         keep_saves()
         run.retire_unused()
+        handler.files.ended()
         handler.files.flush(timeout_s)
         run.flush(timeout_s, between)
         handler.files.check(lambda: handler.connector.unstored(handler.spec))

@@ -33,9 +33,10 @@ TuneSyncError
 All of them survive pickling: their arguments are positional.
 
 Beside these there are Python's own: `FileNotFoundError` and other `OSError`s of a disk or a bucket,
-and from the methods of a `Syncer`, as Ray had it,
-`RuntimeError` (nothing to retry, or the last try failed too) and `NotImplementedError`. Errors that
-one part of tune_sync raises for another and that is caught there stand where they are raised.
+`ModuleNotFoundError` of `import tune_sync.torch` where PyTorch is not installed, and from the
+methods of a `Syncer`, as Ray had it, `RuntimeError` (nothing to retry, or the last try failed too)
+and `NotImplementedError`. Errors that one part of tune_sync raises for another and that is caught
+there stand where they are raised.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar
@@ -18,6 +19,8 @@ _REFUSED = ("local_dir", "storage_filesystem")
 # The fields of each class of settings that is loaded, and where one of its fields is given.
 _FIELDS: dict[str, list[str]] = {}
 _GIVEN_IN = {
+    "FailureConfig": "RunConfig(failure_config=tune.FailureConfig({}))",
+    "CheckpointConfig": "RunConfig(checkpoint_config=tune.CheckpointConfig({}))",
     "RunConfig": "RunConfig({})",
     "SyncConfig": "RunConfig(sync_config=SyncConfig({}))",
     "FastPath": "SyncConfig(fast_path=FastPath({}))",
@@ -56,14 +59,41 @@ def _unknown(kind: str, unknown: Sequence[str]) -> str:
     """No value is shown: it may be a secret."""
     given = ", ".join(f"{name}=..." for name in unknown)
     start = f"{kind}({given}): no such field"
-    for other, names in _FIELDS.items():
-        if set(unknown) <= set(names):
-            told = "it is a field" if len(unknown) == 1 else "they are fields"
-            return f"{start}; {told} of {other}: {_GIVEN_IN[other].format(given)}"
+    if elsewhere := _elsewhere(unknown):
+        return f"{start}; {elsewhere}"
     known = _FIELDS[kind]
     close = {near: None for name in unknown for near in get_close_matches(name, known, 1)}
     meant = f"did you mean {', '.join(close)}? Its" if close else "its"
     return f"{start}; {meant} fields are {', '.join(known)}"
+
+
+def _elsewhere(unknown: Sequence[str]) -> str:
+    """Of which classes these are fields, and where those are given; "" if one is of none."""
+    classes, found = _FIELDS | _fields_of_ray(), dict[str, list[str]]()
+    for name in unknown:
+        kind = next((each for each, names in classes.items() if name in names), "")
+        found.setdefault(kind, []).append(name)
+    if "" in found:
+        return ""
+    told = []
+    for kind, names in found.items():
+        is_one = len(names) == 1
+        they = " and ".join(names) if len(found) > 1 else "it" if is_one else "they"
+        given = ", ".join(f"{name}=..." for name in names)
+        fields_of = f"{'is a field' if is_one else 'are fields'} of {kind}"
+        told.append(f"{they} {fields_of}: {_GIVEN_IN[kind].format(given)}")
+    return "; ".join(told)
+
+
+def _fields_of_ray() -> dict[str, list[str]]:
+    """Those of Ray's classes, which are loaded where one of ours is that takes them."""
+    kinds = {
+        kind: getattr(sys.modules.get("ray.tune"), kind, None) for _, kind in _OBJECTS.values()
+    }
+    return {
+        name: [each.name for each in fields(kind) if not each.name.startswith("_")]
+        for name, kind in kinds.items() if is_dataclass(kind)
+    }  # fmt: skip
 
 
 def check_run_fields(config: Any) -> None:
@@ -71,6 +101,12 @@ def check_run_fields(config: Any) -> None:
 
     What is empty of an object of Ray's is replaced by Ray's default.
     """
+    for name, value in vars(config).items():
+        if name != "sync_config" and hasattr(value, "sync_artifacts"):
+            raise ConfigError(
+                f"RunConfig({name}=SyncConfig(...)): sync_config= is missing before it: "
+                "RunConfig(sync_config=SyncConfig(...))"
+            )
     if not isinstance(config.overwrite, bool):
         raise ConfigError(f"RunConfig(overwrite={config.overwrite!r}): True or False is needed")
     if config.name is not None and not isinstance(config.name, str):

@@ -9,6 +9,7 @@ from typing import Any
 
 import ray.train
 
+from tune_sync.buckets.schemes import check_scheme
 from tune_sync.buckets.url import BucketUrl, is_bucket_url, parse_bucket_url, redacted
 from tune_sync.config import SyncConfig
 from tune_sync.destination import resolve_destination
@@ -105,6 +106,10 @@ def restore_kwargs(
             f"restore_kwargs({redacted(os.fspath(url))!r}): the URL of an experiment in a "
             "bucket is needed; a directory is restored by tune.Tuner.restore(path, ...) alone"
         )
+    try:
+        check_scheme(place.scheme)
+    except ConfigError as error:
+        raise ConfigError(f"restore_kwargs({redacted(os.fspath(url))!r}): {error}") from error
     root, _, experiment = place.path.rpartition("/")
     config = SyncConfig(
         upload_dir=str(BucketUrl(place.scheme, root)), storage_options=storage_options

@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from tune_sync.errors import ConfigError, PathRefusedError
 
@@ -33,6 +34,13 @@ EXPERIMENT_KEY = f"{INTERNAL_DIR}/experiment.json"
 # Ray Train's file that names its checkpoints, at the top of an experiment; and that there was one.
 TRAIN_RECORD = "checkpoint_manager_snapshot.json"
 TRAIN_RECORD_STORED = f"{INTERNAL_DIR}/train_record_stored.json"
+# What Ray writes at the top when a run starts, and again and again: of each kind it takes the
+# greatest name.
+START_FILES = frozenset(("tuner.pkl", "trainable.pkl", MARKER))
+STATE_FILES = (
+    "experiment_state-*.json", "basic-variant-state-*.json", "search_gen_state-*.json",
+    "searcher-state-*.pkl", "callback-states-*.pkl",
+)  # fmt: skip
 INTENT = "manifest.json"  # in staging: the manifest that is going to be
 
 # Of one name in a directory.
@@ -114,10 +122,14 @@ def check_trial(directory: str) -> str:
     """Return the name of a trial's directory if nothing else in an experiment has such names.
 
     Raises:
-        ConfigError: A checkpoint has such a name, or our own directory.
+        ConfigError: A checkpoint has such a name, our own directory, or a file of the run.
     """
-    if is_checkpoint_name(directory) or directory == INTERNAL_DIR:
-        owner = "our own directory" if directory == INTERNAL_DIR else "a checkpoint"
+    owner = "our own directory" if directory == INTERNAL_DIR else ""
+    if is_checkpoint_name(directory):
+        owner = "a checkpoint"
+    if directory in {*START_FILES, TRAIN_RECORD} or states_like(directory):
+        owner = "a file of the run"
+    if owner:
         raise ConfigError(
             f"the directory of a trial cannot be named {directory!r}: {owner} has such a name; "
             "have trial_dirname_creator return another one, under another name of the experiment"
@@ -211,7 +223,13 @@ def _overlap(inner: list[str]) -> str:
 
 def is_state(name: str) -> bool:
     """Whether a file of that name, at the top, is a state of Ray's: it names checkpoints."""
-    return name.startswith("experiment_state-") and name.endswith(".json")
+    is_at_top = "/" not in name
+    return is_at_top and name.startswith("experiment_state-") and name.endswith(".json")
+
+
+def states_like(name: str) -> list[str]:
+    """Those of `STATE_FILES` that a name at the top is of."""
+    return [pattern for pattern in STATE_FILES if fnmatchcase(name, pattern)]
 
 
 def below(root: str, path: str) -> str | None:

@@ -196,10 +196,11 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
 
     def _begin(self) -> None:
         self._saves, self._written, self._clones = DroppedSaves(), WrittenRecords(), Clones()
-        self._best = BestKept(self._handler.spec.options.keep_best)
+        self._best, self._trials = BestKept(self._handler.spec.options.keep_best), list[Any]()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, **dict.fromkeys(("_saves", "_written", "_clones", "_best"))}
+        own = dict.fromkeys(("_saves", "_written", "_clones", "_best", "_trials"))
+        return {**self.__dict__, **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -239,7 +240,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Stop if another run took over; after a restore, bring Ray's record up to date."""
-        run = self._handler.start()
+        run, self._trials = self._handler.start(), trials  # Ray's own list: it grows
         run.check_lease()
         run.note_refused()
         if self._to_restore:
@@ -259,8 +260,8 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
 
     def get_state(self) -> None:
         """Ray makes a version of its state, and asks each callback for its own: there is none."""
-        if self._handler.run is not None:
-            self._handler.run.versions.made()
+        if (run := self._handler.run) is not None:
+            self._handler.files.made(run, *(t.local_experiment_path for t in self._trials[:1]))
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Publish what the trial is about to load, if that is still to be done.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 
 from tune_sync import layout
@@ -23,7 +22,9 @@ from tune_sync.homes.state_records import NotYetError, is_torn
 from tune_sync.layout import Kind
 from tune_sync.paced import Paced
 from tune_sync.run import Run
+from tune_sync.search_order import Put, SearchOrder, is_search
 from tune_sync.sessions import Sessions
+from tune_sync.told_files import ToldFiles
 from tune_sync.transfer.streams import (
     CopiedStream,
     FileStream,
@@ -34,26 +35,17 @@ from tune_sync.transfer.streams import (
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
-
-# Ray's experiment state, the files that name checkpoints, begins with this.
-STATE_NAME = "experiment_state"
-# What tells which trials a search has made by now begins with one of these.
-SEARCH_NAMES = ("basic-variant-state-", "search_gen_state-", "searcher-state-")
 # In an error. A full disk refuses several files of each trial, for one and the same reason.
 SHOWN_COUNT = 5
-# Before what earlier processes have told is asked for again, if nobody answered.
-ASK_AGAIN_S = 60.0
 
 
 class SentFiles:
     """Used by one filesystem. Methods may be called from any thread.
 
     Args:
-        tell: Called with the key of a file that is not stored, and why; with None for why, once it
-            is stored after all.
+        tell, ask: See `ToldFiles`.
         storing: Of the key of a file: what it is put in its place within, or None. What that raises
             is why it is not stored.
-        ask: Returns the keys that `tell` was called with, here and in earlier processes.
 
     Attributes:
         unstored: Key of a file whose last version is not stored -> why.
@@ -65,8 +57,8 @@ class SentFiles:
         storing: Callable[[str], Storing | None] = lambda key: None,
         ask: Callable[[], Collection[str]] = tuple,
     ) -> None:  # fmt: skip
-        self._tell, self._storing, self._ask = tell, storing, ask
-        self._told, self._ask_again_s = set[str](), float("-inf")
+        self._storing = storing
+        self._told = ToldFiles(tell, ask)
         self.unstored: dict[str, str] = {}  # no errors: their frames hold chunks
         self.bodies: dict[str, bytes] = {}
         self._run: Run | None = None
@@ -74,12 +66,9 @@ class SentFiles:
         self._digests: dict[str, str] = {}
         self._changed: set[str] = set()  # states of this run: those of earlier ones never do
         self._paced: Paced | None = None
-        self._early: dict[str, tuple[SearchStream, Callable[[], None]]] = {}
-        self._searches: dict[str, bool] = {}  # one is there already, or is on its way
+        self._order = SearchOrder()
         self._made: set[str] = set()  # directories, or they are on their way
-        self._known = threading.Lock()  # guards these; never held while a file is written
-        self._searching = threading.Lock()  # none of these is put after a newer one
-        self._asking = threading.Lock()
+        self._known = threading.Lock()  # never held while a file is written
 
     def stream(
         self, home: Home, key: str, kind: Kind, run: Run | None, timeout_s: float
@@ -100,18 +89,15 @@ class SentFiles:
         storing = self._storing(key)
         if storing is not None:
             return self._within(storing, *given)
-        if key.startswith(SEARCH_NAMES) and run is not None:
+        if is_search(key) and run is not None:
             searched = SearchStream(*given)
-            # The first one goes at once: a state without any would tell that all trials are made.
-            if key in self._searches or run.saved_trials:
-                searched.may_come = run.versions.following()
-            self._searches.setdefault(key, False)
+            searched.needed = self._order.read_search(named)
             return searched
-        if not key.startswith(STATE_NAME):
+        if not layout.is_state(key):
             return FileStream(*given)
         stream = StateStream(*given)
         if run is not None:
-            stream.arrived = run.versions.copying()
+            stream.arrived, stream.version = run.versions.copying(), self._order.read_state()
         return stream
 
     def commit(
@@ -142,9 +128,20 @@ class SentFiles:
             )
         else:
             put = partial(self._commit, stream, key, durable, run, timeout_s)
-        with self._searching if isinstance(stream, SearchStream) else nullcontext():
-            if not isinstance(stream, SearchStream) or self._is_in_time(stream, key, later):
-                put()
+        if run is None or not isinstance(stream, (SearchStream, StateStream)):
+            put()
+            return
+
+        def drop() -> None:
+            with suppress(TuneSyncError, OSError):
+                stream.drop()
+
+        in_order, is_new = Put(put, later, drop), not run.saved_trials
+        if isinstance(stream, SearchStream):
+            first = put if is_new else None
+            self._order.put_search(key, stream.needed(), in_order, first=first)
+        else:
+            self._order.put_state(key, stream.version, in_order, is_new=is_new)
 
     def make_dir(self, home: Home, key: str, run: Run | None) -> None:
         """Make a directory. Once training has begun nobody waits for that of the driver."""
@@ -161,6 +158,10 @@ class SentFiles:
             run.behind.offer(f"{key}/", make, is_state=False)
         else:
             self._pace(run).do(f"{key}/", partial(self._make, key, make), waits=False)
+
+    def ended(self) -> None:
+        """The control loop has ended: see `SearchOrder.ended`."""
+        self._order.ended()
 
     def flush(self, timeout_s: float) -> None:
         """Return when all that waits for its turn is in its place.
@@ -201,15 +202,18 @@ class SentFiles:
         why = self.unstored[key] = str(error)
         logger.error("%s is not stored: %s", key, why)
         self._note(key, None)
-        if not self._searches.get(key):
-            self._searches.pop(key, None)
-        self._told.add(key)
-        self._tell(key, why)
+        self._order.failed(key)
+        self._told.failed(key, why)
+
+    def made(self, run: Run, staging: str = "") -> None:
+        """Ray has made a version of its state, and its files are complete in `staging`."""
+        run.versions.made()
+        self._order.made(staging, self._sessions.place)
 
     def learn(self, run: Run) -> None:
         """Look at the state that earlier runs left: Ray copies it again, and it is no news."""
         for entry in run.home.list("", False):
-            if entry.key.startswith(STATE_NAME):
+            if layout.is_state(entry.key):
                 self._note(entry.key, _digest_at(run, entry.key) or "")
 
     def resume(self, staging: str) -> None:
@@ -221,27 +225,27 @@ class SentFiles:
 
         They may also have told since what they could not store.
         """
-        self._sessions = Sessions()
+        self._sessions, self._order = Sessions(), SearchOrder()
         with self._known:
-            self._digests, self._changed, self._early, self._searches = {}, set(), {}, {}
-            self._made = set()
-        with self._asking:
-            self._ask_again_s = float("-inf")
+            self._digests, self._changed, self._made = {}, set(), set()
+        self._told.begin_anew()
 
     def held(self, key: str, kind: Kind, run: Run) -> HeldFile:
         """A file of the driver that is written later, unless it is on its way or there already.
 
         Closing it does not wait, and makes no request.
         """
-        arrived = run.versions.copying()
         named, key = key, self._sessions.place(key)
+        if layout.is_state(key):
+            offer = self._offers_state(key, run)
+        elif is_search(key):
+            offer = self._offers_search(key, run, self._order.read_search(named))
+        else:
+            offer = partial(self._offer, key, run, is_state=kind is Kind.STATE)
 
         def hold(file: HeldFile) -> None:
-            if self._sessions.left(named, file.digest):
-                return
-            self._hold(file, key, kind, run)
-            if key in self._changed and self._digests.get(key) == file.digest:
-                arrived()
+            if run.behind is not None and not self._sessions.left(named, file.digest):
+                offer(file)
 
         return HeldFile(hold)
 
@@ -284,15 +288,44 @@ class SentFiles:
             else:
                 self._digests[key] = digest
 
-    def _hold(self, file: HeldFile, key: str, kind: Kind, run: Run) -> None:
-        names, is_state = key.startswith(STATE_NAME), kind is Kind.STATE
+    def _offers_state(self, key: str, run: Run) -> Callable[[HeldFile], None]:
+        arrived, version = run.versions.copying(), self._order.read_state()
+
+        def offer(file: HeldFile) -> None:
+            if self._digests.get(key) != file.digest:
+                self._changed.add(key)
+                self._offer(key, run, file, is_state=True, names=True)
+            if key in self._changed:
+                arrived()
+                self._order.state_is_there(version)
+
+        def offer_in_order(file: HeldFile) -> None:
+            if not is_torn(file.body):
+                put = Put(partial(offer, file), partial(offer, file))
+                self._order.put_state(key, version, put, is_new=not run.saved_trials)
+
+        return offer_in_order
+
+    def _offers_search(
+        self, key: str, run: Run, needed: Callable[[], int]
+    ) -> Callable[[HeldFile], None]:
+        def offer_in_order(file: HeldFile) -> None:
+            # The first one does not wait for the state that is offered next: that waits for it.
+            there = partial(self._order.search_is_there, key)
+            ahead = partial(self._offer, key, run, file, is_state=True, then=there)
+            offer = partial(self._offer, key, run, file, is_state=True)
+            first = None if run.saved_trials else ahead
+            self._order.put_search(key, needed(), Put(offer, offer), first=first)
+
+        return offer_in_order
+
+    def _offer(
+        self, key: str, run: Run, file: HeldFile, *, is_state: bool, names: bool = False,
+        then: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
         if run.behind is None or self._digests.get(key) == file.digest:
             return
-        if names and is_torn(file.body):
-            return
         self._note(key, file.digest)
-        if names:
-            self._changed.add(key)
         edit = run.behind.edit if names else None
 
         def write() -> None:
@@ -304,42 +337,10 @@ class SentFiles:
                 self.unstored[key] = str(error)
                 raise
             self.unstored.pop(key, None)
+            if then is not None:
+                then()
 
-        run.behind.offer(key, write, is_state=is_state, names=names)
-
-    def _is_in_time(self, stream: SearchStream, key: str, put: Callable[[], None]) -> bool:
-        """Whether a file of a search may be put now; else it is once a state allows it."""
-        with self._known:
-            older = self._early.pop(key, None)
-            is_early = not stream.may_come()
-            if is_early:
-                self._early[key] = stream, put
-        if older is not None:
-            with suppress(TuneSyncError, OSError):
-                older[0].drop()
-        return not is_early
-
-    def _put_early(self) -> None:
-        with self._searching:
-            with self._known:
-                due = [key for key, (stream, _) in self._early.items() if stream.may_come()]
-                puts = [self._early.pop(key)[1] for key in due]
-            for put in puts:
-                put()
-
-    def _stored_after_all(self, key: str) -> bool:
-        """Whether somebody was told that it is not stored. False the second time."""
-        with self._asking:
-            if time.monotonic() >= self._ask_again_s:
-                try:
-                    self._told.update(self._ask())
-                    self._ask_again_s = float("inf")
-                except Exception as error:  # this file is stored, whatever can be asked
-                    self._ask_again_s = time.monotonic() + ASK_AGAIN_S
-                    logger.debug("what is not stored cannot be asked for: %s", error)
-            is_told = key in self._told
-            self._told.discard(key)
-        return is_told
+        run.behind.offer(key, write, is_state=is_state and then is None, names=names)
 
     def _commit_in_turn(
         self, stream: FileStream, key: str, durable: bool, run: Run | None, timeout_s: float
@@ -357,7 +358,7 @@ class SentFiles:
         if run is not None and durable:  # what it names was placed before
             run.publisher.drain(timeout_s)
         before = self._digests.get(key)
-        if run is not None and before is None and key.startswith(STATE_NAME):
+        if run is not None and before is None and layout.is_state(key):
             before = _digest_at(run, key)
         if stream.digest != before:
             self._changed.add(key)
@@ -367,17 +368,17 @@ class SentFiles:
         (corrected or stream).commit(durable, unless=None if run and durable else before)
         if key in self._changed and isinstance(stream, StateStream):
             stream.arrived()
-            self._put_early()
+            self._order.state_is_there(stream.version)
         # After a restore Ray copies the states of earlier runs too, in every snapshot. They are not
         # news: only what differs from the version before may count for deletes.
-        if run is not None and key.startswith(STATE_NAME) and stream.digest != before:
+        if run is not None and layout.is_state(key) and stream.digest != before:
             run.state_written()
         self._note(key, stream.digest)
-        if key in self._searches:
-            self._searches[key] = True
+        if isinstance(stream, SearchStream):
+            self._order.search_is_there(key)
         self.unstored.pop(key, None)
-        if run is None and self._stored_after_all(key):
-            self._tell(key, None)
+        if run is None:
+            self._told.stored(key)
 
 
 def _trains(run: Run) -> bool:

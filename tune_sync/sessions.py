@@ -14,16 +14,10 @@ has not changed since this session began is theirs, and is not written: it would
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tune_sync.homes.digests import digest_of_file
-
-# Of each, Ray takes the greatest.
-PATTERNS = (
-    "experiment_state-*.json", "basic-variant-state-*.json", "search_gen_state-*.json",
-    "searcher-state-*.pkl", "callback-states-*.pkl",
-)  # fmt: skip
+from tune_sync.layout import STATE_FILES, states_like
 
 
 class Sessions:
@@ -32,7 +26,9 @@ class Sessions:
     def __init__(self, left: Mapping[str, str] | None = None) -> None:
         """Of what has these names, and digests."""
         self._left = dict(left or {})
-        self._greatest = {pattern: name for name in sorted(self._left) for pattern in _of(name)}
+        self._greatest = {
+            pattern: name for name in sorted(self._left) for pattern in states_like(name)
+        }
 
     @classmethod
     def of(cls, staging: str) -> Sessions:
@@ -40,17 +36,13 @@ class Sessions:
 
         A restore has brought all that is at home there, and this session has written nothing yet.
         """
-        found = [path for pattern in PATTERNS for path in Path(staging).glob(pattern)]
+        found = [path for pattern in STATE_FILES for path in Path(staging).glob(pattern)]
         return cls({path.name: digest_of_file(path) for path in found})
 
     def place(self, key: str) -> str:
         """Where a file of this session belongs, at home."""
-        return max([key, *(self._greatest.get(pattern, "") for pattern in _of(key))])
+        return max([key, *(self._greatest.get(pattern, "") for pattern in states_like(key))])
 
     def left(self, key: str, digest: str) -> bool:
         """Whether a file that Ray copies is of an earlier session."""
         return self._left.get(key) == digest
-
-
-def _of(name: str) -> list[str]:
-    return [pattern for pattern in PATTERNS if fnmatchcase(name, pattern)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,8 @@ import pyarrow.fs as pafs
 from tune_sync.errors import ConfigError
 from tune_sync.filesystem import SyncHandler
 from tune_sync.transfer.tree import Tree, TreeFile, scan
+
+METADATA = ".metadata.json"  # as Ray names it
 
 
 class SourceHandler(pafs.FileSystemHandler):  # type: ignore[misc]
@@ -121,11 +123,17 @@ class SourceHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         """Read a file."""
         return pafs.LocalFileSystem().open_input_file(path)
 
+    def open_output_stream(self, path: str, metadata: Mapping[str, str] | None) -> Any:
+        """Write what `Checkpoint.set_metadata` sets: no other file. Raises ConfigError."""
+        if Path(path) != self._root / METADATA:
+            self._refuse()
+        return pafs.LocalFileSystem().open_output_stream(path)
+
     def _refuse(self, *args: object) -> Any:
         raise ConfigError("a source directory is only read")
 
     create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
-    delete_file = move = open_output_stream = open_append_stream = _refuse
+    delete_file = move = open_append_stream = _refuse
 
 
 class GivenHandler(SourceHandler):

@@ -15,6 +15,7 @@ from tune_sync.errors import ConfigError
 from tune_sync.homes.bucket.site import BucketSite
 from tune_sync.homes.inner_runs import recover_inner
 from tune_sync.homes.lease import TIDYING
+from tune_sync.homes.look import no_experiment
 from tune_sync.homes.recorded import Recovery
 from tune_sync.homes.saved_train import drop_unnamed, warn_of_unnamed, was_record_removed
 from tune_sync.homes.sites import LocalSite, Site
@@ -36,7 +37,7 @@ def cleanup(path: str | Path) -> Recovery:
         Which checkpoints were completed, dropped and kept, also of trainers inside of trials.
 
     Raises:
-        FileNotFoundError: It is not there.
+        FileNotFoundError: It is not there, or no experiment of tune_sync's.
         ConfigError: Another version of tune_sync wrote it, or this is no URL that can be read, or
             no whole experiment.
         LeaseHeldError: A live run owns it, or one that is stopped on this machine.
@@ -59,7 +60,7 @@ def tidy(site: Site) -> Recovery:
             )
         if not site.home("", 1).list("", False) and isinstance(site, BucketSite):
             raise FileNotFoundError(f"nothing is in {site.where}; give the experiment's URL")
-        return Recovery((), ())  # nothing of ours is there
+        raise FileNotFoundError(no_experiment(site.home("", 1), site.where))
     owner = f"{TIDYING}{uuid.uuid4().hex}"
     lease = site.lease(owner)
     lease.acquire()

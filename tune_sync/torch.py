@@ -18,7 +18,15 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "tune_sync.torch needs PyTorch, which is not installed: pip install 'tune-sync[torch]'",
+        name="torch",
+    ) from error
 
 from tune_sync.fastpath import torch_copies
 from tune_sync.fastpath.sizing import SLOTS

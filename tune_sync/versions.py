@@ -43,15 +43,6 @@ class Versions:
 
         return arrived
 
-    def following(self) -> Callable[[], bool]:
-        """Ray is about to read what it wrote together with its newest version.
-
-        Returns:
-            Whether that version has arrived, or one that was made since.
-        """
-        count = self._made_count
-        return lambda: self._arrived_count >= count
-
     @property
     def is_last_here(self) -> bool:
         """Whether a version has arrived that names nothing of what was deleted."""

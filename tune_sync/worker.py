@@ -89,7 +89,7 @@ def asked(call: Callable[[], T]) -> Future[T]:
     def run() -> None:
         try:
             answer.set_result(call())
-        except Exception as error:
+        except BaseException as error:  # whoever waits for it is not left without an answer
             answer.set_exception(error)
 
     threading.Thread(target=run, name="tune_sync-answer", daemon=True).start()
@@ -106,6 +106,6 @@ def answer_within(call: Callable[[], T], timeout_s: float) -> T:
     try:
         return answer.result(timeout_s)
     except FutureTimeoutError:
-        if answer.done():  # it is what was raised
-            raise
+        if answer.done():  # just now; or it is what was raised
+            return answer.result()
         raise NoAnswerError(f"no answer within {timeout_s:.0f} s") from None

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.meta.test_imports import BLOCK_RAY, modules_after
+from tests.meta.test_imports import BLOCK_RAY, modules_after, run
 
 
 def test_the_tests_of_pytorch_run() -> None:
@@ -28,3 +28,11 @@ def test_public_names_are_the_pinned_ones() -> None:
 
     assert sorted(fast.__all__) == ["configure", "load", "prepare", "save", "save_async"]
     assert all(getattr(fast, name).__doc__ for name in fast.__all__)
+
+
+def test_pytorch_that_is_missing_is_named_with_the_extra() -> None:
+    said = run("import sys; sys.modules['torch'] = None; import tune_sync.torch").stderr
+    assert said.splitlines()[-1] == (
+        "ModuleNotFoundError: tune_sync.torch needs PyTorch, which is not installed: "
+        "pip install 'tune-sync[torch]'"
+    )

@@ -205,7 +205,7 @@ def test_an_inner_run_config_outside_of_a_trial_is_refused() -> None:
         ({"upload_dir": ""}, "a URL or a path"),
         ({"upload_dir": "s3://"}, "s3://bucket/path"),
         ({"upload_dir": "s3://key:secret@b/x"}, "do not belong into the URL"),
-        ({"upload_dir": "https://store/b"}, 'give upload_dir="s3://bucket/path" and storage_opt'),
+        ({"upload_dir": "https://store/b"}, "give s3://bucket/path and storage_opt"),
         ({"upload_dir": "foo://b/x"}, r"foo:// is unknown.*s3:// \(pip install obstore\)"),
         ({"upload_dir": "gs3://b/x"}, r"gs3:// is unknown.*root:// \(pip install fsspec-xrootd\)"),
         ({"upload_dir": "/x", "storage_options": {"key": "k"}}, "no bucket"),

@@ -126,6 +126,16 @@ def test_the_examples_of_a_bucket_run(tmp_path: Path, monkeypatch: pytest.Monkey
         run(["-m", "examples.plain_directories", "s3://bucket/own"], tmp_path)
 
 
+def test_the_example_of_a_bucket_says_that_it_wants_a_url() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.bucket"], cwd=ROOT, text=True, capture_output=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "usage: python -m examples.bucket s3://bucket/path"
+    assert "Traceback" not in done.stderr
+
+
 def test_a_block_is_exempt_only_with_a_reason(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     block = "```python\n1 / 0\n```\n"

@@ -89,7 +89,7 @@ def test_a_refusal_is_told_and_starts_nothing(
 def test_a_missing_bucket_is_told_before_training(
     urls: dict[str, str], options_of: OptionsOf, scheme: str, engine: str
 ) -> None:
-    with pytest.raises(ConfigError, match="create the bucket, or correct upload_dir"):
+    with pytest.raises(ConfigError, match="create the bucket, or correct the URL"):
         begin(f"{scheme}://nowhere/runs", options_of(scheme, urls[scheme], engine))
 
 

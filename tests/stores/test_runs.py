@@ -200,7 +200,7 @@ def test_a_bucket_that_cannot_be_used_is_told_before_training(
 
 def test_a_missing_bucket_is_told_before_training(server: S3Server) -> None:
     config = RunConfig(name="x", sync_config=SyncConfig(upload_dir="s3://nowhere/x"))
-    with pytest.raises(ConfigError, match="create the bucket, or correct upload_dir"):
+    with pytest.raises(ConfigError, match="create the bucket, or correct the URL"):
         tune.Tuner(train_n, run_config=config)
 
 

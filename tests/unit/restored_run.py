@@ -16,9 +16,11 @@ from ray.tune.experiment import Trial
 from tests.unit.staged import sealed
 from tune_sync.filesystem import SyncHandler
 from tune_sync.homes.home import LocalHome
+from tune_sync.homes.saved_state import TrialNames
 from tune_sync.layout import checkpoint_name
 from tune_sync.report import Report
 from tune_sync.restoring import ray_records
+from tune_sync.restoring.clones import Clones
 from tune_sync.restoring.restored import adopt_published
 from tune_sync.run import Run
 from tune_sync.run_filesystem import RunFileSystem
@@ -81,6 +83,7 @@ class Experiment:
         handler.on_existing = on_existing
         self.run: Run = handler.start()
         self.root = storage / "x"
+        self.clones = Clones()
         self.filesystem = RunFileSystem(handler)
 
     def publish(self, directory: str, *numbers: int, metrics: dict[str, Any] | None = None) -> None:
@@ -111,6 +114,7 @@ class Experiment:
             **names,
         )
         trial.relative_logdir = directory or None
+        self.run.saved_trials |= {TrialNames(trial_id, directory)}
         trial.status = status
         trial.run_metadata.last_result = {"from": "last result"}
         for number in saved:
@@ -135,6 +139,7 @@ class Experiment:
         return _TrainingResult(Checkpoint(path, filesystem or self.filesystem), metrics)
 
     def adopt(self, *trials: Trial) -> None:
+        self.clones.begin(self.run, trials)
         adopt_published(self.run, trials, self.filesystem)
 
     def doomed(self) -> set[str]:

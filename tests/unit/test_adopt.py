@@ -16,48 +16,47 @@ def record(
 
 
 @pytest.mark.parametrize(
-    ("known", "published", "in_use", "expected"),
+    ("known", "published", "expected"),
     [
         # The state is up to date.
-        (record(-1, ()), (), (), Plan()),
-        (record(2, (0, 1, 2)), (0, 1, 2), (2,), Plan()),
+        (record(-1, ()), (), Plan()),
+        (record(2, (0, 1, 2)), (0, 1, 2), Plan()),
         # Later ones are adopted, oldest first; also by a trial that had none.
-        (record(-1, ()), (1, 0, 2), (), Plan(adopt=(0, 1, 2))),
-        (record(1, (0, 1)), (0, 1, 3, 2), (1,), Plan(adopt=(2, 3))),
-        (record(1, (0, 1)), (0, 1, 7), (1,), Plan(adopt=(7,))),
+        (record(-1, ()), (1, 0, 2), Plan(adopt=(0, 1, 2))),
+        (record(1, (0, 1)), (0, 1, 3, 2), Plan(adopt=(2, 3))),
+        (record(1, (0, 1)), (0, 1, 7), Plan(adopt=(7,))),
         # A trial that goes on from another one's: only its own later ones.
-        (record(4, (3, 4), clone=True), (3, 4), (), Plan()),
-        (record(4, (3, 4), clone=True), (3, 4, 5), (), Plan(adopt=(5,))),
-        (record(6, (3, 4), clone=True), (3, 4, 6), (), Plan(adopt=(6,))),
-        (record(4, (), clone=True), (3, 4, 5), (), Plan(adopt=(5,))),
+        (record(4, (3, 4), clone=True), (3, 4), Plan()),
+        (record(4, (3, 4), clone=True), (3, 4, 5), Plan(adopt=(5,))),
+        (record(6, (3, 4), clone=True), (3, 4, 6), Plan(adopt=(6,))),
+        (record(4, (), clone=True), (3, 4, 5), Plan(adopt=(5,))),
         # A number that was set aside for a first save, which was published, and not registered.
-        (record(0, ()), (0,), (), Plan(adopt=(0,))),
+        (record(0, ()), (0,), Plan(adopt=(0,))),
         # A number that was set aside for a save which was published, and not registered.
-        (record(6, (4, 5)), (4, 5, 6), (5,), Plan(adopt=(6,))),
+        (record(6, (4, 5)), (4, 5, 6), Plan(adopt=(6,))),
         # Nothing is deleted unless Ray deletes.
-        (record(5, (4, 5)), (0, 3, 4, 5), (5,), Plan()),
-        (record(5, (4, 5), few=True), (3, 0, 5, 4), (5,), Plan(retire=(0, 3))),
-        (record(5, (4, 5), few=True), (3, 4, 5, 6), (5,), Plan(adopt=(6,), retire=(3,))),
-        # The best one is kept, however old; so is what a trial goes on from.
-        (record(5, (1, 5), few=True), (0, 1, 2, 5), (5,), Plan(retire=(0, 2))),
-        (record(5, (4, 5), few=True), (0, 3, 4, 5), (3, 5), Plan(retire=(0,))),
-        (record(5, (), few=True, clone=True), (0, 3), (), Plan()),
+        (record(5, (4, 5)), (0, 3, 4, 5), Plan()),
+        (record(5, (4, 5), few=True), (3, 0, 5, 4), Plan(retire=(0, 3))),
+        (record(5, (4, 5), few=True), (3, 4, 5, 6), Plan(adopt=(6,), retire=(3,))),
+        # The best one is kept, however old.
+        (record(5, (1, 5), few=True), (0, 1, 2, 5), Plan(retire=(0, 2))),
+        (record(5, (), few=True, clone=True), (0, 3), Plan()),
         # A finished trial is left alone, but for what Ray had deleted.
-        (record(2, (2,), ended=True), (2, 3), (2,), Plan()),
-        (record(5, (4, 5), few=True, ended=True), (3, 4, 5, 6), (5,), Plan(retire=(3,))),
-        (record(3, (), lost=True, ended=True), (1, 4), (), Plan()),
+        (record(2, (2,), ended=True), (2, 3), Plan()),
+        (record(5, (4, 5), few=True, ended=True), (3, 4, 5, 6), Plan(retire=(3,))),
+        (record(3, (), lost=True, ended=True), (1, 4), Plan()),
         # What the state names is gone: the newest that is there counts, older or newer.
-        (record(3, (), lost=True), (4,), (3,), Plan(adopt=(4,), is_anew=True)),
-        (record(3, (1, 2), lost=True), (0, 1, 2), (3,), Plan(adopt=(0, 1, 2), is_anew=True)),
-        (record(3, (2,), lost=True), (4,), (3,), Plan(adopt=(2, 4), is_anew=True)),
-        (record(3, (2,), lost=True, few=True), (1, 4), (3,), Plan((1, 2, 4), is_anew=True)),
-        (record(3, (), lost=True), (), (3,), Plan()),
+        (record(3, (), lost=True), (4,), Plan(adopt=(4,), is_anew=True)),
+        (record(3, (1, 2), lost=True), (0, 1, 2), Plan(adopt=(0, 1, 2), is_anew=True)),
+        (record(3, (2,), lost=True), (4,), Plan(adopt=(2, 4), is_anew=True)),
+        (record(3, (2,), lost=True, few=True), (1, 4), Plan((1, 2, 4), is_anew=True)),
+        (record(3, (), lost=True), (), Plan()),
     ],
 )
 def test_what_is_adopted_and_deleted(
-    known: Record, published: tuple[int, ...], in_use: tuple[int, ...], expected: Plan
+    known: Record, published: tuple[int, ...], expected: Plan
 ) -> None:
-    assert plan(known, published, in_use) == expected
+    assert plan(known, published) == expected
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,12 @@ def test_names_of_objects_are_never_taken_for_words_of_the_store(error: Exceptio
     assert not is_transient(error) and not is_denied(error)
 
 
+def test_a_bucket_that_is_not_there_is_told_without_a_setting_that_may_not_be_given() -> None:
+    error = GenericError(by_obstore("GET", "404 Not Found", "NoSuchBucket", "no"))
+    said = str(as_store_error(error, "s3://b/exp: cannot list x"))
+    assert said.endswith("create the bucket, or correct the URL") and "upload_dir" not in said
+
+
 def test_an_error_in_a_library_keeps_its_class_and_says_where_it_came_up() -> None:
     error = TypeError("ls() got an unexpected keyword argument 'refresh'")
     mapped = as_store_error(error, "s3://b/exp: cannot list x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import infer_storage_options
 
-from tune_sync import CommandSyncer, SyncConfig
+from tune_sync import CommandSyncer, SyncConfig, cleanup, restore_kwargs, status
 from tune_sync.buckets.fsspec_bucket import FsspecBucket
 from tune_sync.buckets.opening import check_bucket, open_bucket
 from tune_sync.buckets.url import parse_bucket_url
@@ -20,7 +21,7 @@ from tune_sync.errors import ConfigError
 class OfHost(LocalFileSystem):  # type: ignore[misc]
     """This machine's files, as those of a host that the URL names."""
 
-    protocol = "sftp"
+    protocol = "smb"
     hosts: list[tuple[str, int]] = []
 
     def __init__(self, host: str, port: int = 22, **more: Any) -> None:
@@ -38,8 +39,8 @@ class OfHost(LocalFileSystem):  # type: ignore[misc]
 
 
 def test_the_host_is_no_part_of_the_path(tmp_path: Path) -> None:
-    fsspec.register_implementation("sftp", OfHost, clobber=True)
-    bucket = open_bucket(parse_bucket_url(f"sftp://box:2222{tmp_path}/all"))
+    fsspec.register_implementation("smb", OfHost, clobber=True)
+    bucket = open_bucket(parse_bucket_url(f"smb://box:2222{tmp_path}/all"))
     bucket.put("exp/state.json", b"{}")
     assert (tmp_path / "all/exp/state.json").read_bytes() == b"{}"
     assert bucket.get("exp/state.json") == b"{}"
@@ -53,6 +54,21 @@ def test_what_hangs_with_several_files_is_refused_but_not_to_a_command(scheme: s
         SyncConfig(upload_dir=place)
     copy = CommandSyncer("put {source} {target}", "get {source} {target}", "rm {target}")
     assert SyncConfig(upload_dir=place, syncer=copy).upload_dir == place
+
+
+@pytest.mark.parametrize("door", [cleanup, status, restore_kwargs])
+@pytest.mark.parametrize("scheme", ["sftp", "https", "nosuch"])
+def test_all_doors_refuse_what_a_run_does_and_name_no_setting_that_was_not_given(
+    scheme: str, door: Callable[[str], object]
+) -> None:
+    place = f"{scheme}://box/results/exp"
+    with pytest.raises(ConfigError) as by_run:
+        SyncConfig(upload_dir=place)
+    with pytest.raises(ConfigError) as by_door:
+        door(place)
+    why = str(by_run.value).removeprefix("SyncConfig(upload_dir=...): ")
+    assert str(by_door.value).removeprefix(f"restore_kwargs({place!r}): ") == why
+    assert "upload_dir" not in why and "s3:// (pip install obstore)" in why
 
 
 def test_options_that_a_library_wants_are_named() -> None:

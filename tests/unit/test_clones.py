@@ -134,3 +134,18 @@ def test_paused_trials_become_clones_when_another_one_reports(
     run.let_go(FIRST)
     run.retire_unused()
     assert experiment.doomed() == set(), "it is in use"
+
+
+def test_what_a_restored_clone_goes_on_from_is_deleted_once_it_has_one_of_its_own(
+    experiment: Experiment,
+) -> None:
+    donor = experiment.trial(MINE, [2], num_to_keep=1)
+    clone = experiment.trial(OTHER, trial_id="2", num_to_keep=1)
+    ray_records.go_on_from(clone, experiment.result(MINE, 0))
+    experiment.adopt(donor, clone)
+    assert experiment.doomed() == {f"{MINE}/1"}
+    experiment.clones.step(experiment.run)
+    assert experiment.doomed() == {f"{MINE}/1"}
+    ray_records.register(clone, experiment.result(OTHER, 5))
+    experiment.clones.step(experiment.run)
+    assert experiment.doomed() == {f"{MINE}/0", f"{MINE}/1"}

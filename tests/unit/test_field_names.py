@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray import tune
 
 from tune_sync import FastPath, RunConfig, SyncConfig, run_config_kwargs
 from tune_sync.errors import ConfigError, UnknownFieldError
@@ -64,6 +65,16 @@ def test_what_is_near_to_nothing_is_told_with_the_fields_alone() -> None:
          "it is a field of RunConfig: RunConfig(storage_path=...)"),
         (SyncConfig, {"memory_limit": 1},
          "it is a field of FastPath: SyncConfig(fast_path=FastPath(memory_limit=...))"),
+        (RunConfig, {"max_failures": 3},
+         ("it is a field of FailureConfig: "
+          "RunConfig(failure_config=tune.FailureConfig(max_failures=...))")),
+        (SyncConfig, {"num_to_keep": 3, "checkpoint_at_end": True},
+         ("they are fields of CheckpointConfig: RunConfig(checkpoint_config="
+          "tune.CheckpointConfig(num_to_keep=..., checkpoint_at_end=...))")),
+        (RunConfig, {"fail_fast": True, "upload_dir": "x"},
+         ("fail_fast is a field of FailureConfig: "
+          "RunConfig(failure_config=tune.FailureConfig(fail_fast=...)); upload_dir is a field of "
+          "SyncConfig: RunConfig(sync_config=SyncConfig(upload_dir=...))")),
         (FastPath, {"wait_for": "staged"},
          "it is a field of SyncConfig: RunConfig(sync_config=SyncConfig(wait_for=...))"),
     ],
@@ -74,6 +85,20 @@ def test_a_field_of_another_class_is_told_with_where_it_goes(
     with pytest.raises(UnknownFieldError) as raised:
         kind(**given)
     assert str(raised.value).endswith(f": no such field; {said}")
+
+
+@pytest.mark.parametrize("kind", [SyncConfig, tune.SyncConfig])
+@pytest.mark.parametrize("before", [(), ("x",), ("x", "/tmp"), ("x", "/tmp", None)])
+def test_settings_that_came_into_the_place_of_others_are_told_without_their_fields(
+    before: tuple[Any, ...], kind: Any
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        RunConfig(*before, kind())
+    given = ("name", "storage_path", "storage_filesystem", "failure_config")[len(before)]
+    assert str(raised.value) == (
+        f"RunConfig({given}=SyncConfig(...)): sync_config= is missing before it: "
+        "RunConfig(sync_config=SyncConfig(...))"
+    )
 
 
 def test_what_is_known_is_built_copied_and_pickled_as_ever(tmp_path: Path) -> None:

@@ -173,13 +173,19 @@ def test_any_other_is(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["checkpoint_000000", "checkpoint_1000000", "checkpoint_2026-01-31_10-20-30.5", ".tune_sync"],
-)
-def test_a_trial_is_not_named_as_a_checkpoint_or_as_what_is_ours(name: str) -> None:
+    ["checkpoint_000000", "checkpoint_1000000", "checkpoint_2026-01-31_10-20-30.5", ".tune_sync",
+     "tuner.pkl", "trainable.pkl", ".validate_storage_marker", "checkpoint_manager_snapshot.json",
+     "experiment_state-9999.json", "basic-variant-state-9.json", "search_gen_state-9.json",
+     "searcher-state-9.pkl", "callback-states-9.pkl"],
+)  # fmt: skip
+def test_a_trial_is_not_named_as_what_else_a_run_keeps(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name!r}.*trial_dirname_creator"):
         check_trial(name)
 
 
-@pytest.mark.parametrize("name", ["", "checkpoint", "checkpoint_0", "train_checkpoint_000000"])
+@pytest.mark.parametrize(
+    "name",
+    ["", "checkpoint", "checkpoint_0", "train_checkpoint_000000", "experiment_state", "tuner"],
+)
 def test_a_trial_may_have_any_other_name(name: str) -> None:
     assert check_trial(name) == name

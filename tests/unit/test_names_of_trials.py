@@ -11,7 +11,7 @@ from tune_sync.errors import ConfigError
 from tune_sync.ray_adapter import SyncCallback
 
 
-@pytest.mark.parametrize("name", ["checkpoint_000003", ".tune_sync"])
+@pytest.mark.parametrize("name", ["checkpoint_000003", ".tune_sync", "tuner.pkl"])
 def test_a_trial_that_is_named_like_something_else_does_not_train(
     tmp_path: Path, name: str
 ) -> None:

@@ -221,3 +221,16 @@ def test_a_start_that_fails_keeps_no_earlier_one_of_its_process_from_training(
     runs.append(handlers[0].start())
     runs[-1].check_lease()
     assert runs[0].closed
+
+
+def test_a_run_whose_directory_was_moved_away_keeps_nobody_out_there(
+    root: Path, tmp_path: Path
+) -> None:
+    run, moved = Run.open(root, "error", TIMEOUT_S, 1), tmp_path / "moved"
+    run.begin()
+    saved(run)
+    root.rename(moved)
+    with pytest.raises(LeaseHeldError):
+        Run.open(moved, "resume", TIMEOUT_S, 1)
+    run.close()
+    Run.open(moved, "resume", TIMEOUT_S, 1).close()

@@ -14,7 +14,8 @@ from ray.train._internal.session import _TrainingResult
 from ray.tune import Checkpoint
 from ray.tune.experiment import Trial
 
-from tests.unit.restored_run import MINE, OTHER, Experiment
+from tests.unit.restored_run import MINE, OTHER, Experiment, Storage
+from tune_sync.homes.saved_state import TrialNames
 from tune_sync.layout import checkpoint_name, manifest_key
 from tune_sync.manifest import to_json
 from tune_sync.restoring import ray_records
@@ -359,3 +360,28 @@ def test_a_trial_that_has_begun_keeps_its_directory(experiment: Experiment, is_c
         experiment.publish(MINE, 0)
     experiment.adopt(begun)
     assert begun.relative_logdir == MINE
+
+
+@pytest.mark.parametrize("old", ["mine", "mine_0_x=1_2026"])
+def test_a_trial_that_replaces_another_one_begins_anew_in_a_directory_of_its_own(
+    experiment: Experiment, old: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray restarts trials so; with a name of the user's, that of the old one would do for both."""
+    made = tmp_path / "driver"
+    monkeypatch.setattr(Storage, "experiment_driver_staging_path", str(made))
+    monkeypatch.setattr(Storage, "trial_driver_staging_path", str(made / "trial"))
+    kind = "trial_dirname_creator" if old == "mine" else "trial_name_creator"
+    names: dict[str, Any] = {kind: lambda trial: "mine", "experiment_tag": "0_x=1"}
+    restarted = experiment.trial("", trial_id="2", **names)
+    experiment.run.saved_trials = frozenset({TrialNames("1", old)})
+    experiment.publish(old, 0, 1)
+    experiment.adopt(restarted)
+    assert ray_records.current(restarted) is None
+    directory = ray_records.directory_of(restarted)
+    assert directory.startswith("mine_")
+    assert directory != old
+    again = experiment.trial(directory, trial_id="2", **names)  # as saved before it reported
+    experiment.run.saved_trials = frozenset({TrialNames("2", directory)})
+    experiment.adopt(again)
+    assert ray_records.current(again) is None
+    assert ray_records.directory_of(again) == directory

@@ -239,9 +239,10 @@ def test_cleanup_does_the_same_without_a_run(root: Path) -> None:
     assert read_holder(root / LEASE_KEY) is None
 
 
-def test_cleanup_changes_nothing_where_nothing_of_ours_is(tmp_path: Path) -> None:
+def test_cleanup_changes_nothing_where_nothing_of_ours_is_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    assert cleanup(tmp_path).dropped == ()
+    with pytest.raises(FileNotFoundError, match=f"^{tmp_path} holds no experiment.*; correct the"):
+        cleanup(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 

@@ -40,6 +40,10 @@ class Driver:
     """Makes versions of both files, as Ray does, and copies them in whichever order."""
 
     def __init__(self, root: Path, home: Any = None) -> None:
+        self.staging = root / "staging"
+        self.staging.mkdir(parents=True)
+        root = root / "home"
+        root.mkdir()
         self.root, self.home, self.versions = root, home or Home(root), Versions()
         told = Publisher(self.home.committer)
         self.files = SentFiles()
@@ -48,6 +52,16 @@ class Driver:
             corrections=Corrections(), versions=self.versions, behind=None, saved_trials=(),
             closed=False,
         )  # fmt: skip
+
+    def writes(self, number: int) -> None:
+        """What Ray does before it asks for the state of callbacks."""
+        (self.staging / STATE).write_text(str(number))
+        (self.staging / "new").write_text(str(number))
+        (self.staging / "new").rename(self.staging / SEARCH)
+
+    def make(self, number: int) -> None:
+        self.writes(number)
+        self.files.made(self.run, str(self.staging))
 
     def copy(self, key: str, number: int) -> None:
         stream = self.files.stream(self.home, key, Kind.STATE, self.run, TIMEOUT_S)
@@ -65,7 +79,7 @@ class Driver:
 def driver(tmp_path: Path) -> Driver:
     """One whose first version is there."""
     made = Driver(tmp_path)
-    made.versions.made()
+    made.make(1)
     made.copy(STATE, 1)
     made.copy(SEARCH, 1)
     assert made.there() == ("1", "1")
@@ -73,7 +87,7 @@ def driver(tmp_path: Path) -> Driver:
 
 
 def test_it_waits_for_the_state_that_was_made_with_it(driver: Driver) -> None:
-    driver.versions.made()
+    driver.make(2)
     driver.copy(SEARCH, 2)
     assert driver.there() == ("1", "1")
     driver.copy(STATE, 2)
@@ -86,7 +100,7 @@ def test_the_first_one_of_a_search_goes_at_once_and_of_one_that_is_resumed_waits
     for name, trials, there in (("new", (), "1"), ("resumed", ("a trial",), "")):
         driver = Driver(tmp_path / name)
         driver.run.saved_trials = trials
-        driver.versions.made()
+        driver.make(1)
         driver.copy(SEARCH, 1)
         assert driver.there() == ("", there)
         driver.copy(STATE, 1)
@@ -96,7 +110,7 @@ def test_the_first_one_of_a_search_goes_at_once_and_of_one_that_is_resumed_waits
 def test_where_there_is_no_room_for_state_it_stays_as_it_is(driver: Driver) -> None:
     driver.home.is_full = True
     for number in (2, 3):
-        driver.versions.made()
+        driver.make(number)
         driver.copy(SEARCH, number)
         driver.copy(STATE, number)
         driver.copy(SEARCH, number)
@@ -104,7 +118,7 @@ def test_where_there_is_no_room_for_state_it_stays_as_it_is(driver: Driver) -> N
         assert [*driver.files.unstored] == [STATE]
 
     driver.home.is_full = False
-    driver.versions.made()
+    driver.make(4)
     driver.copy(SEARCH, 4)
     driver.copy(STATE, 4)
     assert driver.there() == ("4", "4")
@@ -113,7 +127,7 @@ def test_where_there_is_no_room_for_state_it_stays_as_it_is(driver: Driver) -> N
 
 
 def test_a_torn_state_does_not_bring_it(driver: Driver) -> None:
-    driver.versions.made()
+    driver.make(2)
     driver.copy(SEARCH, 2)
     torn = driver.files.stream(driver.home, STATE, Kind.STATE, driver.run, TIMEOUT_S)
     torn.write(b'{"trial_data": [')
@@ -122,7 +136,7 @@ def test_a_torn_state_does_not_bring_it(driver: Driver) -> None:
 
 
 def test_where_it_cannot_be_put_later_that_is_told(driver: Driver) -> None:
-    driver.versions.made()
+    driver.make(2)
     driver.copy(SEARCH, 2)
     (driver.root / SEARCH).unlink()
     (driver.root / SEARCH / "in the way").mkdir(parents=True)
@@ -163,53 +177,87 @@ class BucketDriver(Driver):
 def test_in_a_bucket_it_waits_for_the_state_that_was_made_with_it(tmp_path: Path) -> None:
     driver = BucketDriver(tmp_path)
     for number in (1, 2):  # the second one is made before the first one had its turn
-        driver.versions.made()
+        driver.make(number)
         driver.copy(SEARCH, number)
     assert driver.there() == ("", "1")
     driver.copy(STATE, 2)
     assert driver.there() == ("2", "2")
     driver.bucket.refused = {STATE}
     for number in (3, 4):
-        driver.versions.made()
+        driver.make(number)
         driver.copy(STATE, number)
         driver.copy(SEARCH, number)
         assert driver.there() == ("2", "2")
     driver.bucket.refused = set()
-    driver.versions.made()
+    driver.make(5)
     driver.copy(SEARCH, 5)
     driver.copy(STATE, 5)
     assert driver.there() == ("5", "5")
     assert not driver.home._incoming and not driver.files.unstored
 
 
-def test_where_the_first_one_cannot_be_put_the_next_one_goes_at_once(tmp_path: Path) -> None:
+def test_no_state_is_there_before_the_first_one_is(tmp_path: Path) -> None:
     """Without any, all trials would be taken for made."""
     driver = BucketDriver(tmp_path)
     driver.bucket.refused = {SEARCH}
-    driver.versions.made()
+    driver.make(1)
     driver.copy(SEARCH, 1)
     driver.copy(STATE, 1)
-    assert driver.there() == ("1", "")
+    assert driver.there() == ("", "")
     driver.bucket.refused = set()
-    driver.versions.made()
+    driver.make(2)
     driver.copy(SEARCH, 2)
-    assert driver.there() == ("1", "2")
+    assert driver.there() == ("", "2"), "the state that waited was made before it"
+    driver.copy(STATE, 2)
+    assert driver.there() == ("2", "2")
 
 
 def test_one_that_failed_does_not_let_the_next_one_go_before_its_state(tmp_path: Path) -> None:
     driver = BucketDriver(tmp_path)
-    driver.versions.made()
+    driver.make(1)
     driver.copy(SEARCH, 1)
     driver.copy(STATE, 1)
     assert driver.there() == ("1", "1")
     driver.bucket.refused = {SEARCH}
-    driver.versions.made()
+    driver.make(2)
     driver.copy(SEARCH, 2)
     driver.copy(STATE, 2)
     assert driver.there() == ("2", "1")
     driver.bucket.refused = set()
-    driver.versions.made()
+    driver.make(3)
     driver.copy(SEARCH, 3)
     assert driver.there() == ("2", "1")
     driver.copy(STATE, 3)
     assert driver.there() == ("3", "3")
+
+
+def test_a_state_comes_at_the_end_whatever_is_wrong_with_the_search(tmp_path: Path) -> None:
+    driver = BucketDriver(tmp_path)
+    driver.bucket.refused = {SEARCH}
+    driver.make(1)
+    driver.copy(STATE, 1)
+    driver.copy(SEARCH, 1)
+    assert driver.there() == ("", "")
+    driver.files.ended()
+    assert driver.there() == ("1", "")
+    assert [*driver.files.unstored] == [SEARCH]
+
+
+def test_what_ray_has_written_and_not_counted_yet_waits_for_the_next_state(driver: Driver) -> None:
+    """It asks for the state of callbacks, ours is the last, when both files are written."""
+    driver.writes(2)
+    driver.copy(SEARCH, 2)
+    assert driver.there() == ("1", "1")
+    driver.files.made(driver.run, str(driver.staging))
+    driver.copy(SEARCH, 2)
+    assert driver.there() == ("1", "1")
+    driver.copy(STATE, 2)
+    assert driver.there() == ("2", "2")
+
+
+def test_what_is_replaced_while_it_is_copied_waits_for_the_next_state(driver: Driver) -> None:
+    stream = driver.files.stream(driver.home, SEARCH, Kind.STATE, driver.run, TIMEOUT_S)
+    driver.writes(2)
+    stream.write(b"2")
+    stream.close()
+    assert driver.there() == ("1", "1")

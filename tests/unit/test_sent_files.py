@@ -173,7 +173,7 @@ def test_a_version_that_ray_changed_while_it_was_copied_does_not_replace_a_whole
     told = Told(home.committer)
     run: Any = SimpleNamespace(
         home=home, publisher=told, state_written=told.state_written, behind=behind,
-        corrections=Corrections(), versions=Versions(), begun=False, closed=False,
+        corrections=Corrections(), versions=Versions(), begun=False, closed=False, saved_trials=(),
     )  # fmt: skip
     for body in (b'{"a": 1}', b"", b'{"a"', b'{"a": 2}', b'{"a": 3'):
         if is_held:
@@ -190,6 +190,20 @@ def test_a_version_that_ray_changed_while_it_was_copied_does_not_replace_a_whole
     assert not home._incoming and not files.unstored
     assert told.states_count == (0 if is_held else 2)
     told.close(TIMEOUT_S)
+
+
+def test_what_a_trial_named_like_a_state_logs_is_stored(tmp_path: Path) -> None:
+    files, home = SentFiles(), LocalHome(tmp_path)
+    run: Any = SimpleNamespace(
+        home=home, behind=None, versions=Versions(), begun=False, closed=False, saved_trials=(),
+        corrections=Corrections(), state_written=lambda: pytest.fail("it is no state"),
+    )  # fmt: skip
+    for name in ("experiment_state_a1b2", "basic-variant-state-1"):
+        key = f"{name}/progress.csv"
+        stream = files.stream(home, key, Kind.TRIAL_FILE, run, TIMEOUT_S)
+        stream.write(b"a,b")
+        stream.close()
+        assert (tmp_path / key).read_bytes() == b"a,b"
 
 
 def test_what_is_known_of_files_may_change_in_several_threads() -> None:

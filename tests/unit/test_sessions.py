@@ -18,10 +18,10 @@ from tests.unit.test_run_left import Silent
 from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.state_records import Corrections
-from tune_sync.layout import Kind, checkpoint_name
+from tune_sync.layout import STATE_FILES, Kind, checkpoint_name
 from tune_sync.publisher import Publisher
 from tune_sync.sent_files import SentFiles
-from tune_sync.sessions import PATTERNS, Sessions
+from tune_sync.sessions import Sessions
 from tune_sync.testing.fault_store import Crashed, FaultStore, When, crash_at
 from tune_sync.testing.memory_bucket import MemoryBucket
 from tune_sync.versions import Versions
@@ -54,7 +54,7 @@ class Session:
 
     def save(self, text: str, *, backwards: bool = False) -> None:
         """Make a version of everything, and copy."""
-        for pattern in PATTERNS:
+        for pattern in STATE_FILES:
             (self.staging / pattern.replace("*", self.name)).write_text(json.dumps(text))
         self.versions.made()
         for path in sorted(self.staging.iterdir(), reverse=backwards):
@@ -66,7 +66,7 @@ class Session:
     def told(self) -> set[str]:
         """What Ray would go on from: of each, what has the greatest name."""
         found = [entry.key for entry in self.home.list("", False)]
-        names = [max(matching(found, pattern)) for pattern in PATTERNS]
+        names = [max(matching(found, pattern)) for pattern in STATE_FILES]
         return {json.loads(bytes(self.home.read(name, 0, 1000))) for name in names}
 
 

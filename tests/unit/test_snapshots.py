@@ -93,11 +93,16 @@ class Driver:
             (self.staging / f"trial_{trial}").mkdir(parents=True, exist_ok=True)
             (self.staging / f"trial_{trial}" / "result.json").write_text(f"{number}\n")
             (self.staging / f"trial_{trial}" / "params.json").write_text("{}")
-        for name in (STATE, SEARCH):
-            (self.staging / name).write_text(str(number))
-        self.run.versions.made()
+        self.version(number)
         self.filesystem.create_dir(str(self.root))
         pafs.copy_files(str(self.staging), str(self.root), destination_filesystem=self.filesystem)
+
+    def version(self, number: int) -> None:
+        """Write what tells of trials, and ask for the state of callbacks."""
+        for name in (STATE, SEARCH):
+            (self.staging / "new").write_text(str(number))
+            (self.staging / "new").rename(self.staging / name)
+        self.handler.files.made(self.run, str(self.staging))
 
     def flush(self) -> None:
         """As at the end of a run."""
@@ -270,14 +275,14 @@ def test_a_search_that_waited_for_its_state_is_not_put_after_a_newer_one(
         do(paced, name, *args, **how)
 
     monkeypatch.setattr(Paced, "do", slow)
-    plain.run.versions.made()
+    plain.version(1)
     write(plain, SEARCH, b"1")  # waits for a state of that version, or of a later one
-    assert list(files._early) == [SEARCH]
-    plain.run.versions.made()
+    assert list(files._order._early) == [SEARCH]
+    plain.version(2)
     newer = plain.handler.open_output_stream(str(plain.root / SEARCH), None)
     newer.write(b"2")
     write(plain, STATE, b"2")
-    while files._early:
+    while files._order._early:
         time.sleep(0.001)
     newer.close()
     newer_is_closed.set()

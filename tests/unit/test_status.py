@@ -14,6 +14,7 @@ import pytest
 import tune_sync
 from tests.unit.staged import placed
 from tune_sync import cli
+from tune_sync.agents.known_runs import KnownRun
 from tune_sync.buckets.url import parse_bucket_url
 from tune_sync.errors import ConfigError
 from tune_sync.homes.bucket.home import BucketHome
@@ -29,6 +30,7 @@ from tune_sync.monitor import look
 from tune_sync.monitor.joining import ENDED_TIMEOUT_S, JOIN_TIMEOUT_S, muted
 from tune_sync.monitor.seen import NodeStatus, Status
 from tune_sync.run import Run
+from tune_sync.spec import Options, Spec
 from tune_sync.testing.memory_bucket import MemoryBucket
 from tune_sync.tidying import tidy
 
@@ -145,12 +147,29 @@ def test_what_is_not_there_is_named_with_the_ways_out(
         tune_sync.status("plain")
 
 
+@pytest.mark.parametrize("name", ["exp", "group/exp"])
 def test_a_name_is_looked_for_below_rays_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    run_in(tmp_path / "ray_results" / "exp").close()
-    assert tune_sync.status("exp").stored_count == 2
+    monkeypatch.chdir(tmp_path)
+    run_in(tmp_path / "ray_results" / name).close()
+    assert tune_sync.status(name).stored_count == 2
+    with pytest.raises(FileNotFoundError) as raised:
+        tune_sync.status(f"./{name}")
+    assert "ray_results" not in str(raised.value)
+
+
+def test_a_run_of_a_name_with_a_group_is_known_by_it_and_first_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = [
+        KnownRun(Spec("key", str(root), "group/exp", "", None, Options()).to_plain())
+        for root in (tmp_path, tmp_path / "other")
+    ]
+    assert look._matching((runs[1],), "group/exp") == [runs[1]]
+    assert look._matching(tuple(runs), "group/exp") == [runs[0]]
 
 
 def test_another_versions_directory_is_refused(tmp_path: Path) -> None:

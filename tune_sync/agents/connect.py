@@ -26,7 +26,7 @@ from tune_sync.agents.home_agent import (
 )
 from tune_sync.agents.known_runs import KnownRun, ask_agents
 from tune_sync.agents.meters import count_report
-from tune_sync.agents.names import keeper_of
+from tune_sync.agents.names import connection, keeper_of
 from tune_sync.agents.node_agent import staging_of
 from tune_sync.agents.node_agents import finish_earlier
 from tune_sync.agents.options_agent import ask_options, start_options
@@ -58,8 +58,9 @@ READER_TIMEOUT_S = 20.0
 # An agent that Ray has started again is told its options within seconds, if its driver lives.
 TOLD_TIMEOUT_S = 60.0
 
-# One agent serves all runs of a driver process: a hundred searches in a loop need one process.
-_AGENTS: dict[str, str] = {}
+# One agent serves all runs of a driver process: a hundred searches in a loop need one process. It
+# ends with the connection to Ray. By that, and the node.
+_AGENTS: dict[tuple[str, str], str] = {}
 
 
 class RayConnector:
@@ -309,4 +310,4 @@ def home_of(spec: Spec) -> Home:
 
 
 def _agent_at(home_node_id: str) -> str:
-    return _AGENTS.setdefault(home_node_id, f"{HOME}{uuid.uuid4().hex}")
+    return _AGENTS.setdefault((connection(), home_node_id), f"{HOME}{uuid.uuid4().hex}")

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import hashlib
 
+import ray
+
 from tune_sync.spec import Spec
 
 # What the names of all node agents begin with.
 STAGE = "stage-"
+
+
+def connection() -> str:
+    """Tells this process's connection to a cluster: a handle of an earlier one is of no use.
+
+    Ray numbers the jobs of a cluster; another cluster's may have the same number.
+    """
+    here = ray.get_runtime_context()
+    return f"{here.get_job_id()}-{here.get_node_id()}"
 
 
 def agent_name(spec: Spec, node: str) -> str:

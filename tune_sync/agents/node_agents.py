@@ -14,7 +14,7 @@ from ray.exceptions import RayError
 
 from tune_sync.agents.home_agent import NAMESPACE, START_TIMEOUT_S
 from tune_sync.agents.known_runs import KnownRun
-from tune_sync.agents.names import agent_name, names_of, node_of
+from tune_sync.agents.names import agent_name, connection, names_of, node_of
 from tune_sync.behind.nodes import NodeLostError
 from tune_sync.errors import LeaseHeldError
 from tune_sync.sending.orders import News, Orders
@@ -48,6 +48,7 @@ class RayNodes:
     def __init__(self, spec: Spec, known_by: Any = None) -> None:
         self._spec = spec
         self._known_by = known_by
+        self._connection = ""
         self._handles: dict[str, Any] = {}
         self._asked: dict[str, _Asked] = {}
 
@@ -55,6 +56,7 @@ class RayNodes:
         self, nodes: Collection[str], orders: Callable[[str], Orders]
     ) -> dict[str, News | Exception]:
         """See `Nodes.exchange`. Of those that it asks now it waits for a moment, for none else."""
+        self._forget_stale()
         self._asked = {node: asked for node, asked in self._asked.items() if node in nodes}
         now = [node for node in nodes if node not in self._asked]
         answers: dict[str, News | Exception] = self._start(now, orders)
@@ -68,6 +70,7 @@ class RayNodes:
 
     def close(self, nodes: Collection[str]) -> None:
         """See `Nodes.close`."""
+        self._forget_stale()
         self._asked = {}
         self._start(nodes, lambda node: Orders(is_closing=True))
         _wait([asked.ref for asked in self._asked.values()], ANSWER_TIMEOUT_S)
@@ -115,6 +118,12 @@ class RayNodes:
             self._forget(node)
             return error
         return news
+
+    def _forget_stale(self) -> None:
+        """Its process may have connected to Ray again: agents outlive that, and handles do not."""
+        here = connection() if ray.is_initialized() else self._connection
+        if here != self._connection:
+            self._handles, self._asked, self._connection = {}, {}, here
 
     def _forget(self, node: str) -> None:
         self._handles.pop(node, None)

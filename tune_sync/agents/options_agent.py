@@ -17,6 +17,7 @@ import ray
 from ray.exceptions import RayError
 
 from tune_sync.agents.home_agent import NAMESPACE
+from tune_sync.agents.names import connection
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -58,15 +59,16 @@ def start_options(options: Mapping[str, Any]) -> str:
     """
     run = uuid.uuid4().hex
     with _KEEP_LOCK:
-        name = next((name for name in _KEEP if _find(name) is not None), "")
-        if not name:  # the first, or the first one of this cluster
-            _KEEP.clear()
+        here = connection()
+        name, agent = _KEEP.get(here, ("", None))
+        if not name or _find(name) is None:
             name = f"options-{uuid.uuid4().hex}"
             actor = ray.remote(OptionsAgent).options(
                 name=name, namespace=NAMESPACE, num_cpus=0, max_restarts=-1, max_task_retries=3
             )
-            _KEEP[name] = actor.remote()
-        _KEEP[name].keep.remote({run: dict(options)})
+            agent = actor.remote()
+            _KEEP[here] = name, agent
+        agent.keep.remote({run: dict(options)})
     _TELLER.add(name, run, options)
     return f"{name}{OF_RUN}{run}"
 
@@ -147,5 +149,5 @@ def _is_told(name: str, runs: dict[str, dict[str, Any]]) -> bool:
 
 _TELLER = _Teller()
 # A named actor ends when its last handle of the creating process goes away.
-_KEEP: dict[str, Any] = {}
+_KEEP: dict[str, tuple[str, Any]] = {}  # by connection
 _KEEP_LOCK = threading.Lock()

@@ -23,7 +23,7 @@ from tune_sync.buckets.environment import aws_environment
 from tune_sync.buckets.fsspec_bucket import FsspecBucket
 from tune_sync.buckets.obstore_bucket import ObstoreBucket
 from tune_sync.buckets.retry import Client
-from tune_sync.buckets.schemes import package_of
+from tune_sync.buckets.schemes import check_scheme, package_of
 from tune_sync.buckets.url import BucketUrl, redacted
 from tune_sync.buckets.xrootd_bucket import XrootdBucket
 from tune_sync.errors import ConfigError
@@ -42,7 +42,7 @@ S3_OPTIONS = (
 )  # fmt: skip
 
 # The first part of these URLs is a host, and what follows is a path on it.
-_HOSTED = ("hdfs", "webhdfs", "sftp", "ssh", "ftp", "smb")
+_HOSTED = ("hdfs", "webhdfs", "smb")
 
 # The runtime of obstore does not live on in a forked process, and calls then wait for ever.
 _obstore_pid = 0
@@ -264,10 +264,11 @@ def _s3fs_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def _fsspec(url: BucketUrl, options: Mapping[str, Any]) -> Client:
     import fsspec.core
 
+    check_scheme(url.scheme)
     given = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
     try:
         fsspec.get_filesystem_class(url.scheme)
-    except (ImportError, ValueError) as error:
+    except ImportError as error:
         # Who asked for fsspec gets its own hint.
         packages = "" if options.get("engine") == "fsspec" else package_of(url.scheme)
         hint = f"pip install {packages}" if packages else str(error)

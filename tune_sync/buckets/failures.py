@@ -36,7 +36,7 @@ _RESTORED = (
 _MISSING_BUCKET = _kind(
     "NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist|Bucket not found|ContainerNotFound|"
     "container does not exist",
-    ConfigError, "create the bucket, or correct upload_dir",
+    ConfigError, "create the bucket, or correct the URL",
 )  # fmt: skip
 _OPTION = _kind("", ConfigError, "correct storage_options")
 _CONFLICT = _kind("", PutConflictError, "another writer was first")

@@ -39,14 +39,14 @@ def check_scheme(scheme: str) -> None:
     if scheme in _READ_ONLY:
         raise ConfigError(
             f"{scheme}:// is only read from; where that is the address of an S3-like store, give "
-            'upload_dir="s3://bucket/path" and storage_options={"endpoint_url": "'
+            's3://bucket/path and storage_options={"endpoint_url": "'
             f'{scheme}://..."}}; {_known()}'
         )
     if scheme in _UNFIT:
         raise ConfigError(
             f"{scheme}:// cannot be used: fsspec's library for it hangs where several files are "
-            f"sent at once; a command that reaches that host can be: syncer=CommandSyncer(...); "
-            f"{_known()}"
+            f"sent at once; a command that reaches that host can be: "
+            f"SyncConfig(syncer=CommandSyncer(...)); {_known()}"
         )
     known = {*_TESTED, *fsspec.available_protocols(), *fsspec.registry}
     if scheme not in known and scheme.lower() in known:

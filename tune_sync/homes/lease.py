@@ -210,8 +210,8 @@ class Lease:
             thread.join()
         try:
             self._replace_by(next_holder)
-        except FileNotFoundError:  # somebody removed the directory, and the lease with it
-            return
+        except FileNotFoundError:  # somebody removed the directory, or moved the lease away with it
+            _ENDED.add(self._owner)
         except (TuneSyncError, OSError) as error:
             self._run_out(error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,13 +10,16 @@ from dataclasses import dataclass
 from tune_sync import layout
 from tune_sync.homes.bucket import lease as bucket_lease
 from tune_sync.homes.bucket.home import BucketHome
-from tune_sync.homes.home import Home
+from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.lease import LEASE_TTL_S, Holder, holder_from_json
+from tune_sync.homes.nested import experiments_near
 from tune_sync.homes.sites import check_format
 from tune_sync.homes.store import Info
 
 # A lease is replaced every few seconds: one that cannot be read is whole at the next look.
 LOOKS_COUNT = 3
+# Of directories in a bucket, each a request or two; and of the experiments among them.
+ASKED_COUNT, NAMED_COUNT = 10, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +54,32 @@ def look_at(home: Home, where: str, clock: Callable[[], float] = time.time) -> S
     """
     mark = _read(home, layout.FORMAT_KEY)
     if mark is None:
-        says = f"{where} holds no experiment that tune_sync has written"
-        ours = home.info(layout.INTERNAL_DIR)
-        if ours is not None and ours.is_dir:
-            says += f"; or its {layout.FORMAT_KEY} was lost: then put an empty file there"
-        raise FileNotFoundError(says)
+        raise FileNotFoundError(no_experiment(home, where))
     check_format(mark, f"{where}/{layout.FORMAT_KEY}", where)
     holder = _holder(home)
     manifests = list(_manifests(home))
     newest_s = max((found.modified_s for found in manifests), default=None)
     return Stored(len(manifests), newest_s, holder, _is_live(home, holder, clock()))
+
+
+def no_experiment(home: Home, where: str) -> str:
+    """That there is none, in words, and the ways out: which experiments are near."""
+    says = f"{where} holds no experiment that tune_sync has written"
+    ours = home.info(layout.INTERNAL_DIR)
+    if ours is not None and ours.is_dir:
+        return f"{says}; or its {layout.FORMAT_KEY} was lost: then put an empty file there"
+    near = " or ".join(itertools.islice(_near(home, where), NAMED_COUNT))
+    return f"{says}; {f'is {near} meant?' if near else 'correct the path or URL'}"
+
+
+def _near(home: Home, where: str) -> Iterator[str]:
+    if isinstance(home, LocalHome):
+        yield from map(str, experiments_near(home.root))
+        return
+    below = [entry.key for entry in home.list("", False) if entry.is_dir]
+    for key in below[:ASKED_COUNT]:
+        if home.info(f"{key}/{layout.FORMAT_KEY}") is not None:
+            yield f"{where}/{key}"
 
 
 def _holder(home: Home) -> Holder | None:

@@ -41,6 +41,12 @@ def refuse_nested(root: Path, setting: str) -> None:
             )
 
 
+def experiments_near(root: Path) -> Iterator[Path]:
+    """Those above `root`, then those below."""
+    below = itertools.islice(_below(root), LOOKED_AT_COUNT)
+    return filter(_is_experiment, itertools.chain(root.parents, below))
+
+
 def _is_experiment(directory: Path) -> bool:
     with suppress(OSError):  # nobody here may look: then it is none of this user's
         return (directory / layout.FORMAT_KEY).is_file()

@@ -29,9 +29,7 @@ from tune_sync.syncers.base import Syncer
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 # What there is of an experiment whose start was refused: Ray's files, and our directory.
-START_NAMES = frozenset(
-    (layout.INTERNAL_DIR, "tuner.pkl", "trainable.pkl", ".validate_storage_marker")
-)
+START_NAMES = layout.START_FILES | {layout.INTERNAL_DIR}
 
 
 def fetch_experiment(

@@ -142,7 +142,8 @@ def _ask_cluster() -> Answers | None:
 def _matching(runs: tuple[KnownRun, ...], text: str) -> list[KnownRun]:
     """All that is known of the one run that is meant."""
     where = _where(text) if _is_place(text) else ""
-    found = [r for r in runs if (r.spec.where == where if where else r.spec.experiment == text)]
+    found = [run for run in runs if run.spec.where == where]
+    found = found or [run for run in runs if run.spec.experiment == text]
     places = sorted({run.spec.where for run in found})
     if len(places) > 1:
         raise ConfigError(
@@ -187,7 +188,7 @@ def _find(text: str, options: Mapping[str, Any] | None, *, has_cluster: bool) ->
         url = parse_bucket_url(text)
         return BucketHome(open_bucket(url, dict(options or {}))), str(url)
     candidates = [resolve_storage_path(text)]
-    if not _is_place(text):
+    if not text.startswith((".", "~", "$", "/", "file:")):  # may be a name, also one as "group/exp"
         candidates.append(resolve_storage_path(f"~/ray_results/{text}"))
     for place in candidates:
         if Path(place).is_dir():

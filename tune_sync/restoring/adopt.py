@@ -42,7 +42,7 @@ class Plan:
     Attributes:
         adopt: To be registered with Ray, oldest first.
         is_anew: Whether Ray's record has to be made anew, of these alone.
-        retire: To be deleted.
+        retire: To be deleted, once no other trial that cloned it goes on from it.
     """
 
     adopt: tuple[int, ...] = ()
@@ -50,13 +50,12 @@ class Plan:
     retire: tuple[int, ...] = ()
 
 
-def plan(record: Record, published: Collection[int], in_use: Collection[int] = ()) -> Plan:
+def plan(record: Record, published: Collection[int]) -> Plan:
     """Say what to do about a trial.
 
     Args:
         record: What the restored state says.
         published: The numbers of its whole checkpoints.
-        in_use: Of these, what any trial would go on from, also another one that cloned it.
     """
     if record.is_lost and not record.is_finished:
         left = tuple(sorted({*published, *record.kept}))
@@ -65,7 +64,7 @@ def plan(record: Record, published: Collection[int], in_use: Collection[int] = (
     # The index may be ahead of what is kept (see `reserve`), but all that a clone has of its own up
     # to there is older than what it would go on from.
     newest = record.index if record.is_clone and not record.kept else newest_kept
-    unkept = (n for n in published if n not in record.kept and n not in in_use)
+    unkept = (n for n in published if n not in record.kept)
     old = (n for n in unkept if n < newest_kept or record.is_trimmed)
     retire = tuple(sorted(old)) if record.keeps_few else ()
     if record.is_finished:

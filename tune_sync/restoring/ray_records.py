@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 from ray.train._internal.session import _TrainingResult
@@ -32,6 +33,13 @@ def directory_of(trial: Any) -> str:
 def set_directory(trial: Any, directory: str) -> None:
     """Give a trial that has not begun a directory that is there already."""
     trial.relative_logdir = trial.storage.trial_dir_name = directory
+    trial.init_local_path()
+
+
+def make_directory(trial: Any, taken: Iterable[str]) -> None:
+    """Give a trial that has not begun a new directory, by its name, that is none of these."""
+    for directory in taken:  # Ray looks on its own disk for what is there
+        Path(trial.local_experiment_path, directory).mkdir(parents=True, exist_ok=True)
     trial.init_local_path()
 
 

@@ -30,18 +30,17 @@ def adopt_published(run: Run, trials: Collection[Any], filesystem: pafs.PyFileSy
     """Register with Ray what it does not know of, and delete what it had deleted.
 
     Args:
-        run: The restored run; `recover` has gone over its directory.
+        run: The restored run; `recover` has gone over its directory, and clones are known to it.
         trials: Ray's, none of them started yet.
         filesystem: The run's.
     """
     found = Restored(run, filesystem)
     found.point_here(trials)
     found.find_directories(trials)
-    in_use = found.in_use(trials)
     for trial in trials:
         directory = ray_records.directory_of(trial)
         if directory:
-            found.act(trial, plan(found.record(trial), found.numbers[directory], in_use[directory]))
+            found.act(trial, plan(found.record(trial), found.numbers[directory]))
     put_back(run.home, found.known)
 
 
@@ -69,25 +68,21 @@ class Restored:
                 result.checkpoint = Checkpoint(here, self._filesystem)
 
     def find_directories(self, trials: Collection[Any]) -> None:
-        """Give trials that began after the state was saved the directories that they made."""
-        free = self.numbers.keys() - {ray_records.directory_of(trial) for trial in trials}
-        for trial in trials:
-            begun = ray_records.directory_of(trial) in self.numbers or trial.checkpoint
-            if begun or not free or trial.is_finished():
-                continue
-            directory = find_directory(ray_records.names_of(trial), free)
-            if directory:
-                ray_records.set_directory(trial, directory)
+        """Give trials that began after the state was saved the directories that they made.
 
-    def in_use(self, trials: Collection[Any]) -> Mapping[str, set[int]]:
-        """Directory -> the numbers in it that any trial would go on from."""
-        used: dict[str, set[int]] = defaultdict(set)
+        Ray restarts a trial as another one. That gets a directory of its own, whatever its name.
+        """
+        free = self.numbers.keys() - {ray_records.directory_of(trial) for trial in trials}
+        saved = {names.trial_id: names.directory for names in self._run.saved_trials}
         for trial in trials:
-            key = self._current_key(trial)
-            number = layout.checkpoint_number(key) if key else None
-            if number is not None:
-                used[layout.parent(key)].add(number)
-        return used
+            if ray_records.directory_of(trial) or trial.is_finished():
+                continue
+            names = ray_records.names_of(trial)
+            if trial.trial_id not in saved:
+                taken = {*self.numbers, *saved.values()}
+                ray_records.make_directory(trial, filter(names.has, taken))
+            elif not trial.checkpoint and (directory := find_directory(names, free)):
+                ray_records.set_directory(trial, directory)
 
     def record(self, trial: Any) -> Record:
         """What Ray's state says of a trial."""
@@ -107,8 +102,9 @@ class Restored:
         if not trial.is_finished():
             self._adopt(trial, todo)
         for key in (self._key(trial, number) for number in todo.retire):
-            if key not in self._damaged:  # it may still be put right
-                self._run.retire_later(key)
+            # What is damaged, or is to be gone on from and lacks files, may still be put right.
+            if key not in self._damaged and key != self._current_key(trial):
+                self._run.let_go(key)
 
     def _adopt(self, trial: Any, todo: Plan) -> None:
         known = {

@@ -158,19 +158,21 @@ class StateStream(CopiedStream):
 
     Attributes:
         arrived: See `Versions.copying`.
+        version: See `SearchOrder.read_state`.
     """
 
     arrived: Callable[[], None] = staticmethod(lambda: None)
+    version = 0
 
 
 class SearchStream(FileStream):
     """That of a search: a trial that it has made, and no state names, a restore would leave out.
 
     Attributes:
-        may_come: Whether a state is there that was made together with it, or later.
+        needed: See `SearchOrder.read_search`.
     """
 
-    may_come: Callable[[], bool] = staticmethod(lambda: True)
+    needed: Callable[[], int] = staticmethod(lambda: 0)
 
 
 class ReadStream:
