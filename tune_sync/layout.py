@@ -229,7 +229,7 @@ def is_state(name: str) -> bool:
 
 def states_like(name: str) -> list[str]:
     """Those of `STATE_FILES` that a name at the top is of."""
-    return [pattern for pattern in STATE_FILES if fnmatchcase(name, pattern)]
+    return [p for p in STATE_FILES if "/" not in name and fnmatchcase(name, p)]
 
 
 def below(root: str, path: str) -> str | None:

@@ -23,6 +23,9 @@ from tune_sync.worker import Worker
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 STATE_WRITES_BEFORE_DELETE = 2
+# So many that fail in a row tell of the place they are in: it would say so of each that is left,
+# after all its tries. One alone may be that one's own fault.
+TOLD_BY_COUNT = 2
 
 
 class Recorder(Protocol):
@@ -234,11 +237,14 @@ class Publisher:
     def _record_failed(self) -> None:
         with self._names_changed:
             failed = [manifest for manifest, _ in self._failed.values()]
+        in_a_row = 0
         for manifest in failed:
             self._record(manifest)
             error = self.failed().get(manifest.checkpoint)
-            if error is not None and not isinstance(error, NOT_PUBLISHABLE):
-                return  # of the destination: it would say so of each, after all its tries
+            is_of_place = error is not None and not isinstance(error, NOT_PUBLISHABLE)
+            in_a_row = in_a_row + 1 if is_of_place else 0
+            if in_a_row == TOLD_BY_COUNT:
+                return
 
     def _discard(self, attempts: list[tuple[str, str]]) -> None:
         try:
@@ -248,6 +254,7 @@ class Publisher:
             logger.warning("cannot remove staged %s: %s", attempts, error)
 
     def _retire_all_due(self) -> None:
+        in_a_row = 0
         while True:
             with self._names_changed:
                 if not self._due:
@@ -259,9 +266,14 @@ class Publisher:
                 self._committer.retire(checkpoint)
             except Exception as error:  # an old checkpoint stays for now: no loss, but say so
                 logger.warning("cannot delete %s now: %s", checkpoint, error)
-                with self._names_changed:  # the destination would say so of each: one is enough
-                    self._undone |= self._due | {checkpoint: None}
-                    self._due.clear()
+                in_a_row += 1
+                with self._names_changed:
+                    self._undone[checkpoint] = None
+                    if in_a_row == TOLD_BY_COUNT:
+                        self._undone |= self._due
+                        self._due.clear()
+            else:
+                in_a_row = 0
             finally:
                 with self._names_changed:
                     self._failed.pop(checkpoint, None)  # nobody wants it recorded any more

@@ -130,6 +130,7 @@ class SearchOrder:
         with self._turn:
             if first is not None and key not in self._first:
                 self._first[key] = needed
+                self._drop_older(key)
                 first()
                 return
             # What was read later may be known to need less than what was read before it.
@@ -184,13 +185,16 @@ class SearchOrder:
 
     def _do(self, key: str, may_go: Callable[[], bool], put: Put) -> None:
         with self._turn:
-            older = self._early.pop(key, None)
-            if older is not None:
-                older.put.drop()
+            self._drop_older(key)
             if may_go():
                 put.now()
             else:
                 self._early[key] = _Early(may_go, put)
+
+    def _drop_older(self, key: str) -> None:
+        older = self._early.pop(key, None)
+        if older is not None:
+            older.put.drop()
 
     def _go_on(self) -> None:
         for key, early in list(self._early.items()):

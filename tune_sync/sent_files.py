@@ -329,6 +329,8 @@ class SentFiles:
         edit = run.behind.edit if names else None
 
         def write() -> None:
+            if then is not None and self._digests.get(key) != file.digest:
+                return  # a newer one is on its way, by another queue
             try:
                 file.send(run.home, key, is_state, edit)
             except NotYetError:  # it, or a later one, is written later

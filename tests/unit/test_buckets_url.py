@@ -71,6 +71,7 @@ def test_a_secret_in_a_url_is_not_repeated(text: str) -> None:
     [
         "s3:/key:hidden@b/p", "s3//key:hid/hidden@b/p", "key:hidden@b/p", "S3://key:hidden@b/p",
         "s3:key:hidden@b/p", "s3:/b/p?token=hidden", "/key:hidden@b/p",
+        "s3:/key:hidden?hidden@b/p", "s3://key:hidden?hidden@b/p",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(

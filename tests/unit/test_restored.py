@@ -347,6 +347,18 @@ def test_of_a_finished_trial_whose_last_one_is_gone_old_ones_are_deleted_too(
     assert experiment.doomed() == {f"{MINE}/0"}
 
 
+def test_the_directory_that_ray_makes_in_a_restore_is_not_taken_for_the_trials_own(
+    experiment: Experiment,
+) -> None:
+    """It gives one to each trial that had none as the state was saved."""
+    experiment.publish(MINE, 0, 1)
+    trial = experiment.trial("", trial_id="1", status=Trial.PENDING)
+    trial.relative_logdir = trial.storage.trial_dir_name = "train_1__2027"
+    experiment.adopt(trial)
+    assert ray_records.directory_of(trial) == MINE
+    assert trial.checkpoint.path == f"{experiment.root}/{MINE}/{checkpoint_name(1)}"
+
+
 @pytest.mark.parametrize("is_clone", [True, False])
 def test_a_trial_that_has_begun_keeps_its_directory(experiment: Experiment, is_clone: bool) -> None:
     begun = experiment.trial(MINE, trial_id="1")

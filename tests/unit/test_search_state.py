@@ -5,12 +5,16 @@ A restore would leave out what the one tells to be made, and the other does not 
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.unit.test_run_left import Silent
+from tune_sync.behind.behind import Behind
 from tune_sync.errors import StoreFullError, StoreUnreachableError
 from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.homes.home import LocalHome
@@ -261,3 +265,73 @@ def test_what_is_replaced_while_it_is_copied_waits_for_the_next_state(driver: Dr
     stream.write(b"2")
     stream.close()
     assert driver.there() == ("1", "1")
+
+
+def test_one_that_waits_is_not_put_after_a_newer_one_that_goes_ahead(tmp_path: Path) -> None:
+    driver = BucketDriver(tmp_path)
+    driver.bucket.refused = {SEARCH}
+    driver.home.rewrite_s = 60.0  # the second one is copied before the first one has failed
+    driver.make(1)
+    driver.files._pace(driver.run)._next_s[SEARCH] = time.monotonic() + 0.5
+    driver.copy(SEARCH, 1)
+    driver.make(2)
+    driver.copy(SEARCH, 2)
+    driver.home.rewrite_s = 0.0
+    assert driver.there() == ("", "")
+    driver.bucket.refused = set()
+    driver.files._pace(driver.run)._next_s.clear()
+    driver.make(3)
+    driver.copy(SEARCH, 3)
+    assert driver.there() == ("", "3")
+    driver.copy(STATE, 3)
+    assert driver.there() == ("3", "3")
+
+
+class Staged(Driver):
+    """The same with write-behind, where a thread writes what was offered."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        told = self.run.publisher
+        self.behind = self.run.behind = Behind(self.home, told, Silent())
+
+    def copy(self, key: str, number: int, kind: Kind = Kind.STATE) -> None:
+        file = self.files.held(key, kind, self.run)
+        file.write(str(number).encode())
+        file.close()
+
+    def there(self) -> tuple[str, str]:
+        paths = (self.root / key for key in (STATE, SEARCH))
+        state, search = (path.read_text() if path.exists() else "" for path in paths)
+        return state, search
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> Iterator[Staged]:
+    made = Staged(tmp_path)
+    yield made
+    made.behind.close(TIMEOUT_S)
+
+
+def test_a_file_that_cannot_be_written_keeps_no_state_away(staged: Staged) -> None:
+    (staged.root / "t" / "result.json" / "in the way").mkdir(parents=True)
+    deadline_s = time.monotonic() + TIMEOUT_S
+    number = 0
+    while "" in staged.there() and time.monotonic() < deadline_s:
+        number += 1
+        staged.make(number)
+        staged.copy("t/result.json", number, Kind.TRIAL_FILE)
+        staged.copy(SEARCH, number)
+        staged.copy(STATE, number)
+        time.sleep(0.3)
+    assert "" not in staged.there()
+
+
+def test_the_first_one_is_not_written_after_the_last_one(staged: Staged) -> None:
+    for number in (1, 2):  # before the thread that writes has its turn
+        staged.make(number)
+        staged.copy(SEARCH, number)
+        staged.copy(STATE, number)
+    staged.files.ended()
+    staged.behind.flush(TIMEOUT_S)
+    assert staged.there() == ("2", "2") and not staged.files.unstored

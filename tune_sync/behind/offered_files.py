@@ -34,6 +34,7 @@ class OfferedFiles:
                 write()
             except BaseException:
                 with self._lock:
-                    self._files = {**files, **self._files}
+                    del files[key]  # the others are tried before it
+                    self._files = {**files, key: write, **self._files}
                 raise
             del files[key]

@@ -79,6 +79,8 @@ class FsspecBucket:
                 return bytes(self._fs.cat_file(path))
             except Exception as error:
                 self._raise_if_absent(key, error)
+                if isinstance(error, _ABSENT):
+                    self._check_bucket()
                 raise
         found = self.info(key)  # a range beyond the end is an error of some stores
         if found is None:

@@ -66,12 +66,13 @@ def is_bucket_url(text: str) -> bool:
 
 def redacted(text: object) -> str:
     """A URL, or what may have been meant as one, for messages: without what may be secret in it."""
-    shown, mark, _ = str(text).partition("?")
+    shown = str(text)
     start = _START.match(shown)
     scheme = start[0] if start else ""
     user, _, rest = shown.removeprefix(scheme).rpartition("@")
     if ":" in user:
         shown = f"{scheme}…@{rest}"
+    shown, mark, _ = shown.partition("?")
     return f"{shown}?…" if mark else shown
 
 

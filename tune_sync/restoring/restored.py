@@ -75,13 +75,15 @@ class Restored:
         free = self.numbers.keys() - {ray_records.directory_of(trial) for trial in trials}
         saved = {names.trial_id: names.directory for names in self._run.saved_trials}
         for trial in trials:
-            if ray_records.directory_of(trial) or trial.is_finished():
+            if trial.is_finished():
                 continue
-            names = ray_records.names_of(trial)
-            if trial.trial_id not in saved:
+            names, has_none = ray_records.names_of(trial), not ray_records.directory_of(trial)
+            if trial.trial_id not in saved and has_none:
                 taken = {*self.numbers, *saved.values()}
                 ray_records.make_directory(trial, filter(names.has, taken))
-            elif not trial.checkpoint and (directory := find_directory(names, free)):
+            # Not by what it has now: to a trial that had none Ray gives a new one as it restores.
+            is_known = trial.checkpoint or saved.get(trial.trial_id, "a new trial")
+            if not is_known and (directory := find_directory(names, free)):
                 ray_records.set_directory(trial, directory)
 
     def record(self, trial: Any) -> Record:
