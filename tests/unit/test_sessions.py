@@ -162,7 +162,8 @@ def test_nothing_else_is_given_another_name(tmp_path: Path) -> None:
     for name in ("events-2026.log", STATE.replace("*", TOKYO)):
         (tmp_path / name).write_text("it")
     sessions = Sessions.of(str(tmp_path))
-    for key in ("events-2025.log", "tuner.pkl", f"{MINE}/{STATE.replace('*', UTC)}"):
+    of_trials = (f"{MINE}/{STATE.replace('*', UTC)}", "experiment_state-1_a/params.json")
+    for key in ("events-2025.log", "tuner.pkl", *of_trials):
         assert sessions.place(key) == key and not sessions.left(key, "")
     later = STATE.replace("*", "2027-01-01_00-00-00")
     assert sessions.place(later) == later
