@@ -6,12 +6,15 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
+from ray import tune
 from ray.train._internal.session import _TrainingResult
 from ray.tune import Checkpoint
+from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 
 from tests.unit.restored_run import MINE, OTHER, Experiment, Storage
@@ -348,12 +351,20 @@ def test_of_a_finished_trial_whose_last_one_is_gone_old_ones_are_deleted_too(
 
 
 def test_the_directory_that_ray_makes_in_a_restore_is_not_taken_for_the_trials_own(
-    experiment: Experiment,
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gives one to each trial that had none as the state was saved."""
+    for name in ("trial_driver_staging_path", "experiment_driver_staging_path"):
+        monkeypatch.setattr(Storage, name, str(tmp_path / "staging"), raising=False)
     experiment.publish(MINE, 0, 1)
-    trial = experiment.trial("", trial_id="1", status=Trial.PENDING)
-    trial.relative_logdir = trial.storage.trial_dir_name = "train_1__2027"
+    saved = experiment.trial("", trial_id="1", status=Trial.PENDING)
+    tune.register_trainable(saved.trainable_name, lambda config: None)
+    saved.stub = False
+    saved.create_placement_group_factory()
+    state = {"trial_data": [saved.get_json_state()]}
+    restoring = SimpleNamespace(_storage=saved.storage)
+    (trial,) = TuneController._restore_trials(restoring, state)
+    assert ray_records.directory_of(trial) not in ("", MINE), "Ray makes none any more"
     experiment.adopt(trial)
     assert ray_records.directory_of(trial) == MINE
     assert trial.checkpoint.path == f"{experiment.root}/{MINE}/{checkpoint_name(1)}"
