@@ -176,7 +176,8 @@ def test_any_host_is_told_what_is_staged_on_another_one(cluster: Cluster) -> Non
     assert " on host head, " in status["driver"]
     (node,) = status["nodes"]
     assert node["host"] == cluster.addresses["w1"]
-    assert 0 < node["staged_count"] <= 7 - status["stored_count"]
+    # What was published just now is there too until its node has heard of that.
+    assert 0 < node["staged_count"] <= min(7, 8 - status["stored_count"])
     assert node["staged_bytes"] > node["staged_count"] * size["file_count"] * size["file_bytes"]
     assert node["oldest_unstored_s"] > 0
     assert (node["failed_count"], node["error"], status["failed"]) == (0, "", {})
