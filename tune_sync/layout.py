@@ -37,10 +37,8 @@ TRAIN_RECORD_STORED = f"{INTERNAL_DIR}/train_record_stored.json"
 # What Ray writes at the top when a run starts, and again and again: of each kind it takes the
 # greatest name.
 START_FILES = frozenset(("tuner.pkl", "trainable.pkl", MARKER))
-STATE_FILES = (
-    "experiment_state-*.json", "basic-variant-state-*.json", "search_gen_state-*.json",
-    "searcher-state-*.pkl", "callback-states-*.pkl",
-)  # fmt: skip
+SEARCH_FILES = ("basic-variant-state-*.json", "search_gen_state-*.json", "searcher-state-*.pkl")
+STATE_FILES = ("experiment_state-*.json", *SEARCH_FILES, "callback-states-*.pkl")
 INTENT = "manifest.json"  # in staging: the manifest that is going to be
 
 # Of one name in a directory.
@@ -225,6 +223,11 @@ def is_state(name: str) -> bool:
     """Whether a file of that name, at the top, is a state of Ray's: it names checkpoints."""
     is_at_top = "/" not in name
     return is_at_top and name.startswith("experiment_state-") and name.endswith(".json")
+
+
+def is_search(name: str) -> bool:
+    """Whether a file of that name, at the top, tells which trials a search has made by now."""
+    return any(kind in SEARCH_FILES for kind in states_like(name))
 
 
 def states_like(name: str) -> list[str]:

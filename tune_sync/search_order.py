@@ -18,14 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-# What tells which trials a search has made by now begins with one of these.
-SEARCH_NAMES = ("basic-variant-state-", "search_gen_state-", "searcher-state-")
-
-
-def is_search(key: str) -> bool:
-    """Whether a file, its path relative to the experiment directory, tells that."""
-    return key.startswith(SEARCH_NAMES) and "/" not in key
-
+from tune_sync.layout import is_search
 
 # Inode, time of change in nanoseconds, and length in bytes.
 _Look = tuple[int, int, int]

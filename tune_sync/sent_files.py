@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from functools import partial
 
 from tune_sync import layout
@@ -15,14 +14,13 @@ from tune_sync.errors import (
     LeaseLostError,
     NotStoredError,
     SyncTimeoutError,
-    TuneSyncError,
 )
 from tune_sync.homes.home import Home, digest_of
 from tune_sync.homes.state_records import NotYetError, is_torn
 from tune_sync.layout import Kind
 from tune_sync.paced import Paced
 from tune_sync.run import Run
-from tune_sync.search_order import Put, SearchOrder, is_search
+from tune_sync.search_order import Put, SearchOrder
 from tune_sync.sessions import Sessions
 from tune_sync.told_files import ToldFiles
 from tune_sync.transfer.streams import (
@@ -89,7 +87,7 @@ class SentFiles:
         storing = self._storing(key)
         if storing is not None:
             return self._within(storing, *given)
-        if is_search(key) and run is not None:
+        if layout.is_search(key) and run is not None:
             searched = SearchStream(*given)
             searched.needed = self._order.read_search(named)
             return searched
@@ -116,8 +114,7 @@ class SentFiles:
         if run is not None and (_trains(run) or run.home.rewrite_s):
             paced = self._pace(run)
             if not durable and self._digests.get(key) == stream.digest and paced.is_idle(key):
-                with suppress(TuneSyncError, OSError):
-                    stream.drop()  # of most trials nothing changes from one snapshot to the next
+                stream.give_up()  # of most trials nothing changes from one snapshot to the next
                 return
             # With `num_to_keep` the control loop waits for each state to be copied: neither the
             # put nor the manifests that have to be there before it may hold that up.
@@ -132,11 +129,7 @@ class SentFiles:
             put()
             return
 
-        def drop() -> None:
-            with suppress(TuneSyncError, OSError):
-                stream.drop()
-
-        in_order, is_new = Put(put, later, drop), not run.saved_trials
+        in_order, is_new = Put(put, later, stream.give_up), not run.saved_trials
         if isinstance(stream, SearchStream):
             first = put if is_new else None
             self._order.put_search(key, stream.needed(), in_order, first=first)
@@ -238,7 +231,7 @@ class SentFiles:
         named, key = key, self._sessions.place(key)
         if layout.is_state(key):
             offer = self._offers_state(key, run)
-        elif is_search(key):
+        elif layout.is_search(key):
             offer = self._offers_search(key, run, self._order.read_search(named))
         else:
             offer = partial(self._offer, key, run, is_state=kind is Kind.STATE)
@@ -350,8 +343,7 @@ class SentFiles:
         try:
             self._commit(stream, key, durable, run, timeout_s)
         except Exception as error:
-            with suppress(TuneSyncError, OSError):
-                stream.drop()  # it was closed long ago: nobody else does
+            stream.give_up()  # it was closed long ago: nobody else does
             self.failed(key, error)
 
     def _commit(

@@ -286,8 +286,6 @@ def test_one_that_cannot_go_at_the_end_holds_up_no_other() -> None:
 class OneAnswer(fsspec.AbstractFileSystem):  # type: ignore[misc]
     """Says of an object and of its bucket alike that it is not there, as gcsfs does."""
 
-    cachable = False
-
     def info(self, path: str, **options: Any) -> Any:
         raise FileNotFoundError(path)
 

@@ -21,10 +21,11 @@ from hypothesis.stateful import (
 )
 from hypothesis.strategies import booleans, sampled_from
 
-from tune_sync.search_order import SEARCH_NAMES, Put, SearchOrder
+from tune_sync.layout import SEARCH_FILES
+from tune_sync.search_order import Put, SearchOrder
 
 STATE = "state"
-SEARCHES = [f"{name}1" for name in SEARCH_NAMES[1:]]
+SEARCHES = [name.replace("*", "1") for name in SEARCH_FILES[1:]]
 
 
 class Ordered(RuleBasedStateMachine):

@@ -76,7 +76,7 @@ class FileStream:
         try:
             return self._chunks.write(data)
         except Exception as error:
-            self._give_up()
+            self.give_up()
             self._on_error(error)
             raise
 
@@ -91,7 +91,7 @@ class FileStream:
         try:
             self._on_close(self)
         except Exception as error:
-            self._give_up()
+            self.give_up()
             self._on_error(error)
             raise
 
@@ -113,7 +113,7 @@ class FileStream:
             self._home.flush(self._incoming)
             self._home.commit_file(self._incoming, self._key, durable)
         except Exception:
-            self._give_up()
+            self.give_up()
             raise
 
     def drop(self) -> None:
@@ -122,8 +122,8 @@ class FileStream:
         if incoming:
             self._home.drop_file(incoming)
 
-    def _give_up(self) -> None:
-        """Its next version may need the room. Best effort: the next start sweeps the rest.
+    def give_up(self) -> None:
+        """`drop`, as its next version may need the room. Best effort: a start sweeps the rest.
 
         A home that may not answer is not waited for long; see `Home.drop_file`.
         """
