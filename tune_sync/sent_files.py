@@ -15,7 +15,8 @@ from tune_sync.errors import (
     NotStoredError,
     SyncTimeoutError,
 )
-from tune_sync.homes.home import Home, digest_of
+from tune_sync.homes.digests import digest_of
+from tune_sync.homes.home import Home
 from tune_sync.homes.state_records import NotYetError, is_torn
 from tune_sync.layout import Kind
 from tune_sync.paced import Paced

@@ -29,7 +29,8 @@ from tune_sync.agents.replica_service import GROUPS, ReplicaService
 from tune_sync.agents.staging_agent import RayStagingAgent
 from tune_sync.behind.behind import Behind
 from tune_sync.errors import DamagedError, HomeLostError
-from tune_sync.homes.home import LocalHome, digest_of
+from tune_sync.homes.digests import digest_of
+from tune_sync.homes.home import LocalHome
 from tune_sync.publisher import Publisher
 from tune_sync.sending.orders import News, Orders
 from tune_sync.spec import Options, Spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tune_sync.homes.commit import Committer
-from tune_sync.homes.home import digest_of
+from tune_sync.homes.digests import digest_of
 from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Manifest, Seal
 

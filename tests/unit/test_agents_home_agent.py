@@ -15,7 +15,8 @@ from tune_sync.agents import home_agent
 from tune_sync.agents.home_agent import HomeAgent
 from tune_sync.agents.known_runs import KnownRun
 from tune_sync.errors import DamagedError, PathRefusedError
-from tune_sync.homes.home import LocalHome, Piece, digest_of
+from tune_sync.homes.digests import digest_of
+from tune_sync.homes.home import LocalHome, Piece
 from tune_sync.layout import FORMAT_KEY, staged_key
 
 DATA = np.frombuffer(b"some bytes", dtype=np.uint8)

@@ -29,7 +29,8 @@ from tune_sync.homes.bucket.home import (
     BucketHome,
 )
 from tune_sync.homes.bucket.staging import BEGUN, SEAL, final_key, mark_key
-from tune_sync.homes.home import Piece, digest_of
+from tune_sync.homes.digests import digest_of
+from tune_sync.homes.home import Piece
 from tune_sync.layout import MARKER, staged_key
 from tune_sync.manifest import FileEntry, Seal
 from tune_sync.testing.memory_bucket import MemoryBucket

@@ -13,7 +13,7 @@ from tests.unit.test_bucket_commit import C0, CountingBucket, publish, staged
 from tune_sync.homes.bucket import streams as bucket_streams
 from tune_sync.homes.bucket.commit import BucketCommitter
 from tune_sync.homes.bucket.home import BucketHome
-from tune_sync.homes.home import digest_of
+from tune_sync.homes.digests import digest_of
 from tune_sync.manifest import FileEntry, Seal
 from tune_sync.transfer.upload import SMALL_BYTES, CheckpointUpload
 

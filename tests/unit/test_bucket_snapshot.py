@@ -10,7 +10,7 @@ from typing import Any
 from tune_sync.buckets.bucket import ObjectInfo
 from tune_sync.errors import DamagedError
 from tune_sync.homes.bucket.home import BucketHome
-from tune_sync.homes.home import digest_of
+from tune_sync.homes.digests import digest_of
 from tune_sync.homes.recorded import is_whole, recorded_numbers
 from tune_sync.layout import manifest_key
 from tune_sync.manifest import FileEntry, Manifest, to_json

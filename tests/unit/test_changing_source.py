@@ -10,7 +10,8 @@ import pytest
 from tests.unit.staged import CHECKPOINT
 from tune_sync.errors import StoreFullError
 from tune_sync.homes.commit import Committer
-from tune_sync.homes.home import LocalHome, digest_of
+from tune_sync.homes.digests import digest_of
+from tune_sync.homes.home import LocalHome
 from tune_sync.transfer.upload import CheckpointUpload
 
 

@@ -12,7 +12,8 @@ import pytest
 from tests.unit.test_inner_runs import INNER, crashed, save_state, site, write
 from tune_sync import layout
 from tune_sync.behind.left_behind import LEFT_AGE_S
-from tune_sync.homes.home import Home, LocalHome, digest_of
+from tune_sync.homes.digests import digest_of
+from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.recorded import Recovery
 from tune_sync.homes.sites import LocalSite, Site
 from tune_sync.layout import staged_key

@@ -11,7 +11,8 @@ from tests.unit.test_node_sender import FIRST, report, staging, stored, until
 from tune_sync import layout
 from tune_sync.behind.node_sender import NodeSender
 from tune_sync.behind.staged_send import TRIES_COUNT
-from tune_sync.homes.home import LocalHome, Piece, check_digest, digest_of
+from tune_sync.homes.digests import check_digest, digest_of
+from tune_sync.homes.home import LocalHome, Piece
 
 
 class Flipping(LocalHome):

@@ -20,7 +20,8 @@ from tune_sync.errors import (
 )
 from tune_sync.guard import attempt_root, staged_part
 from tune_sync.homes import home as homes
-from tune_sync.homes.home import LocalHome, Piece, check_digest, digest_of
+from tune_sync.homes.digests import check_digest, digest_of
+from tune_sync.homes.home import LocalHome, Piece
 from tune_sync.homes.lease import Lease
 from tune_sync.homes.shared.home import SharedHome
 from tune_sync.layout import INCOMING_DIR, manifest_key, staged_key

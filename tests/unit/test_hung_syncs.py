@@ -14,7 +14,7 @@ from tests.unit.staged import CHECKPOINT
 from tune_sync import CallbackSyncer, RunConfig
 from tune_sync.errors import SyncTimeoutError
 from tune_sync.homes import kinds
-from tune_sync.homes.home import digest_of
+from tune_sync.homes.digests import digest_of
 from tune_sync.homes.lease import Holder
 from tune_sync.homes.shared import timed
 from tune_sync.homes.shared.home import SharedHome

@@ -16,7 +16,8 @@ from tune_sync import cleanup, layout
 from tune_sync.buckets.url import parse_bucket_url
 from tune_sync.errors import ConfigError, PathRefusedError
 from tune_sync.homes.bucket.site import BucketSite
-from tune_sync.homes.home import Home, LocalHome, digest_of
+from tune_sync.homes.digests import digest_of
+from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.inner_runs import note_inner
 from tune_sync.homes.recorded import Readable
 from tune_sync.homes.saved_train import note_stored

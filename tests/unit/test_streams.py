@@ -14,7 +14,8 @@ import pytest
 
 from tune_sync import layout
 from tune_sync.errors import DamagedError, HomeLostError, StoreFullError, SyncTimeoutError
-from tune_sync.homes.home import LocalHome, digest_of
+from tune_sync.homes.digests import digest_of
+from tune_sync.homes.home import LocalHome
 from tune_sync.manifest import FileEntry
 from tune_sync.testing.fault_store import Fault, FaultStore, full, os_error
 from tune_sync.transfer import chunks, streams
@@ -237,3 +238,28 @@ def test_nothing_stays_of_a_file_though_its_home_did_not_answer_for_a_while(
     with pytest.raises(type(error)):
         stream.close()
     assert home.store.list(layout.INCOMING_DIR) == []
+
+
+@pytest.mark.parametrize("data", [b"", b"small", bytes(chunks.SMALL_BYTES)])
+def test_a_small_file_is_put_in_one_step(
+    home: LocalHome, monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    """Of a home that is elsewhere each step is a message, and a trial may have thousands."""
+    steps: list[str] = []
+    for name in ("begin_file", "write", "flush", "commit_file"):
+        monkeypatch.setattr(home, name, lambda *args, name=name: steps.append(name))
+    monkeypatch.setattr(home, "put_file", lambda key, data, durable: steps.append(bytes(data)))
+    stream = stream_to(home)
+    stream.write(data)
+    stream.close()
+    assert steps == [data]
+
+
+@pytest.mark.parametrize("verb", ["write_at", "rename"])
+def test_nothing_stays_of_a_small_file_that_found_no_room(home: LocalHome, verb: str) -> None:
+    fault = Fault(1, full, when="half" if verb == "write_at" else "before", verbs=frozenset({verb}))
+    home.store = home.committer.store = FaultStore(home.store, fault)  # type: ignore[assignment]
+    with pytest.raises(StoreFullError):
+        home.put_file(KEY, b"data", False)
+    assert home.store.list(layout.INCOMING_DIR) == []
+    assert home.info(KEY) is None

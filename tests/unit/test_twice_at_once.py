@@ -14,8 +14,9 @@ import pytest
 
 from tests.unit.staged import CHECKPOINT, sealed
 from tune_sync.agents.home_agent import HomeAgent
-from tune_sync.errors import ImmutableError
-from tune_sync.homes.home import LocalHome, digest_of
+from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError
+from tune_sync.homes.digests import digest_of
+from tune_sync.homes.home import LocalHome
 from tune_sync.layout import FORMAT_KEY, INCOMING_DIR, STAGING_DIR, manifest_key, staged_key
 from tune_sync.manifest import FileEntry
 from tune_sync.transfer.upload import CheckpointUpload
@@ -214,3 +215,33 @@ def test_a_disk_that_hangs_keeps_no_other_experiment_from_publishing(
 def test_a_file_that_never_came_is_an_error(home: LocalHome) -> None:
     with pytest.raises(FileNotFoundError):
         home.commit_file(home.begin_file(), "trial/result.json", durable=True)
+
+
+def test_a_small_file_comes_in_one_message_and_again_without_harm(
+    home: LocalHome, agent: HomeAgent
+) -> None:
+    first, second = (f"{INCOMING_DIR}/{name * 32}" for name in "ab")
+
+    def put(incoming: str, data: bytes, digest: str = "") -> None:
+        to = str(home.root), "", 1, incoming, "trial/log.txt"
+        agent.put_file(*to, digest or digest_of(data), data, False)
+
+    put(first, b"old")
+    put(second, b"new")
+    put(first, b"old")  # its answer was lost, and another one came since
+    assert (home.root / "trial/log.txt").read_bytes() == b"new"
+    with pytest.raises(DamagedError, match=r"trial/log\.txt.*damaged"):
+        put(f"{INCOMING_DIR}/{'c' * 32}", b"on the way", digest_of(b"changed"))
+    assert (home.root / "trial/log.txt").read_bytes() == b"new"
+    assert not home.store.list(INCOMING_DIR)
+
+
+def test_a_small_file_that_was_given_up_is_not_put_when_it_comes_late(
+    home: LocalHome, agent: HomeAgent
+) -> None:
+    incoming = f"{INCOMING_DIR}/{'a' * 32}"
+    home.drop_file(incoming)
+    agent.put_file(str(home.root), "", 1, incoming, "trial/a", digest_of(b"a"), b"a", False)
+    assert not (home.root / "trial/a").exists()
+    with pytest.raises(PathRefusedError):
+        agent.put_file(str(home.root), "", 1, "trial/b", "trial/a", digest_of(b"a"), b"a", False)

@@ -13,7 +13,8 @@ import pytest
 
 from tests.unit.staged import CHECKPOINT
 from tune_sync.errors import NotWholeError, PathRefusedError, StoreFullError
-from tune_sync.homes.home import LocalHome, Piece, digest_of
+from tune_sync.homes.digests import digest_of
+from tune_sync.homes.home import LocalHome, Piece
 from tune_sync.layout import staged_key
 from tune_sync.testing.fault_store import Fault, FaultStore, full, os_error
 from tune_sync.transfer import chunks

@@ -15,7 +15,8 @@ import pytest
 from tests.unit.restored_run import Experiment
 from tune_sync import layout
 from tune_sync.errors import ConfigError, NotWholeError, StoreFullError, SyncTimeoutError
-from tune_sync.homes.home import LocalHome, digest_of
+from tune_sync.homes.digests import digest_of
+from tune_sync.homes.home import LocalHome
 from tune_sync.manifest import Seal
 from tune_sync.transfer.upload import SMALL_BYTES, CheckpointUpload
 from tune_sync.transfer.uploads import CHECKPOINTS_KEPT, SENT_COUNT, TOLD_COUNT, Uploads

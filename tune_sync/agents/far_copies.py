@@ -14,7 +14,7 @@ from ray.exceptions import RayError, RayTaskError
 from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.names import agent_name
 from tune_sync.errors import DamagedError
-from tune_sync.homes.home import digest_of
+from tune_sync.homes.digests import digest_of
 from tune_sync.homes.store import Info
 from tune_sync.new_pages import new_pages
 from tune_sync.spec import Spec

@@ -25,7 +25,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tune_sync import layout
 from tune_sync.agents.known_runs import KnownRun
 from tune_sync.errors import HomeLostError, PathRefusedError
-from tune_sync.homes.home import LocalHome, Piece, check_digest
+from tune_sync.homes.digests import check_digest
+from tune_sync.homes.home import LocalHome, Piece
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -133,6 +134,16 @@ class HomeAgent:
         view = memoryview(data)
         check_digest(f"a batch of {len(pieces)} files", view, digest)
         self._home(root, owner, depth).write_batch(pieces, view)
+
+    @ray.method(concurrency_group="write")  # type: ignore[untyped-decorator]
+    def put_file(
+        self, root: str, owner: str, depth: int, incoming: str, key: str,
+        digest: str, data: bytes, durable: bool,
+    ) -> None:  # fmt: skip
+        """One small file that is no checkpoint's. It may come again: `incoming` tells."""
+        view = memoryview(data)
+        check_digest(key, view, digest)
+        self._home(root, owner, depth).put_file_as(incoming, key, view, durable)
 
     @ray.method(concurrency_group="read")  # type: ignore[untyped-decorator]
     def read(

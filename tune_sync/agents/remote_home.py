@@ -6,10 +6,11 @@ import builtins
 import logging
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -17,12 +18,14 @@ import numpy as np
 import ray
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
+from tune_sync import layout
 from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.home_errors import home_error, said_by
 from tune_sync.agents.in_flight import InFlight
-from tune_sync.errors import HomeLostError
+from tune_sync.errors import HomeLostError, TuneSyncError
 from tune_sync.guard import staged_part
-from tune_sync.homes.home import Piece, ReadsAll, digest_of
+from tune_sync.homes.digests import digest_of
+from tune_sync.homes.home import Piece, ReadsAll
 from tune_sync.homes.store import Info
 from tune_sync.manifest import Conflicts, Seal
 from tune_sync.new_pages import new_pages
@@ -183,6 +186,19 @@ class RemoteHome(ReadsAll):
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """See `Home.commit_file`."""
         self._call("commit_file", incoming, key, durable)
+
+    def put_file(self, key: str, data: bytes | bytearray | memoryview, durable: bool) -> None:
+        """See `Home.put_file`. One message: a trial may have thousands."""
+        incoming = f"{layout.INCOMING_DIR}/{uuid.uuid4().hex}"
+        body = bytes(data)
+        put = self._agent.put_file.remote
+        ask = partial(put, *self._where, incoming, key, digest_of(body), body, durable)
+        try:
+            self._answer(f"writing {key}", ask)
+        except BaseException:
+            with suppress(TuneSyncError):
+                self.drop_file(incoming)
+            raise
 
     def drop_file(self, incoming: str) -> None:
         """See `Home.drop_file`. Waited for a moment only: it may follow a hang."""

@@ -30,7 +30,8 @@ from tune_sync.errors import (
 )
 from tune_sync.fastpath.transport_names import OBJECT_STORE
 from tune_sync.guard import staged_part
-from tune_sync.homes.home import Piece, ReadsAll, digest_of
+from tune_sync.homes.digests import digest_of
+from tune_sync.homes.home import Piece, ReadsAll
 from tune_sync.manifest import Seal
 
 # As for the home agent: what this process has sent and the other node has not confirmed.

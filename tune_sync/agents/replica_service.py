@@ -18,7 +18,7 @@ from tune_sync.behind.replicas import Replicas, Room
 from tune_sync.behind.united_copy import UnitedCopy, whole_of
 from tune_sync.errors import PathRefusedError
 from tune_sync.fastpath.transport_names import OBJECT_STORE
-from tune_sync.homes.home import check_digest, digest_of
+from tune_sync.homes.digests import check_digest, digest_of
 from tune_sync.manifest import Seal
 from tune_sync.spec import Options
 

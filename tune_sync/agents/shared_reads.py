@@ -28,7 +28,8 @@ from tune_sync.behind.node_copies import CopyHere, NodeCopies
 from tune_sync.behind.replicas import Replicas
 from tune_sync.behind.staged_send import send_attempt
 from tune_sync.errors import PathRefusedError, TuneSyncError
-from tune_sync.homes.home import Home, check_digest, digest_of
+from tune_sync.homes.digests import check_digest, digest_of
+from tune_sync.homes.home import Home
 from tune_sync.homes.store import Info
 from tune_sync.new_pages import new_pages
 from tune_sync.reading.brought import BroughtCopies, Source, brought_in

@@ -32,7 +32,8 @@ from tune_sync.errors import (
     SyncTimeoutError,
     TuneSyncError,
 )
-from tune_sync.homes.home import Home, LocalHome, NoLinksError, Piece, digest_of
+from tune_sync.homes.digests import digest_of
+from tune_sync.homes.home import Home, LocalHome, NoLinksError, Piece
 from tune_sync.homes.store import free_bytes
 from tune_sync.manifest import FileEntry, Seal
 from tune_sync.sending.orders import AT

@@ -123,16 +123,13 @@ class StagingHome:
         self._agent = agent
         self._depth = checkpoint_depth
         self._timeout_s = timeout_s
-        self._settling = settling
-        self._replicating = replicating
-        self._far = far
-        self._brought = brought
+        self._settling, self._replicating = settling, replicating
+        self._far, self._brought = far, brought
         self._far_found, self._brought_as = dict[str, Copy](), ""
         self._replicas: dict[str, Replica] = {}
         self._replicas_lock = threading.Lock()
         self._why_lost = why_lost
-        self._clock = clock
-        self._sleep = sleep
+        self._clock, self._sleep = clock, sleep
 
     def info(self, key: str) -> Info | None:
         """See `Home.info`. Waits for a checkpoint that is on its way."""
@@ -281,6 +278,10 @@ class StagingHome:
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """See `Home.commit_file`."""
         self._destination.commit_file(incoming, key, durable)
+
+    def put_file(self, key: str, data: bytes | bytearray | memoryview, durable: bool) -> None:
+        """See `Home.put_file`."""
+        self._destination.put_file(key, data, durable)
 
     def drop_file(self, incoming: str) -> None:
         """See `Home.drop_file`."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import xxhash
-
 from tune_sync import guard, layout
-from tune_sync.errors import DamagedError, ImmutableError
+from tune_sync.errors import ImmutableError, TuneSyncError
 from tune_sync.homes import disk
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.lease import check_owner
@@ -129,6 +128,9 @@ class Home(Protocol):
 
     def commit_file(self, incoming: str, key: str, durable: bool) -> None:
         """Put one file in its place, whole."""
+
+    def put_file(self, key: str, data: bytes | bytearray | memoryview, durable: bool) -> None:
+        """Put one small file in its place, whole; nothing of it stays where that fails."""
 
     def drop_file(self, incoming: str) -> None:
         """Give up one file that was not put in its place; its late writes fail.
@@ -302,6 +304,19 @@ class LocalHome(ReadsAll):
         self.committer.commit_file(guard.incoming(incoming), self._plain(key), durable=durable)
         self._note_over(incoming)
 
+    def put_file(self, key: str, data: bytes | bytearray | memoryview, durable: bool) -> None:
+        """See `Home.put_file`."""
+        put_in_steps(self, key, data, durable)
+
+    def put_file_as(self, incoming: str, key: str, data: memoryview, durable: bool) -> None:
+        """`put_file`, by way of a key that the caller has made, who may ask for it again."""
+        if guard.incoming(incoming) in self._over:
+            return
+        self._fence()
+        self.store.make_dir(layout.INCOMING_DIR)
+        self.write(incoming, 0, data)
+        self.commit_file(incoming, key, durable)
+
     def drop_file(self, incoming: str) -> None:
         """See `Home.drop_file`."""
         self._note_over(guard.incoming(incoming))
@@ -363,12 +378,14 @@ class LocalHome(ReadsAll):
             self.store.make_dir(parent)
 
 
-def digest_of(data: bytes | bytearray | memoryview) -> str:
-    """The digest that manifests hold, of bytes in memory."""
-    return xxhash.xxh3_128_hexdigest(data)
-
-
-def check_digest(key: str, data: memoryview, digest: str) -> None:
-    """Raise DamagedError if `data` is not what its sender saw."""
-    if digest_of(data) != digest:
-        raise DamagedError(f"{key}: {len(data)} bytes arrived damaged; report the checkpoint again")
+def put_in_steps(home: Home, key: str, data: bytes | bytearray | memoryview, durable: bool) -> None:
+    """See `Home.put_file`."""
+    incoming = home.begin_file()
+    try:
+        home.write(incoming, 0, memoryview(data))
+        home.flush(incoming)
+        home.commit_file(incoming, key, durable)
+    except BaseException:
+        with suppress(TuneSyncError, OSError):  # best effort: a start sweeps the rest
+            home.drop_file(incoming)
+        raise

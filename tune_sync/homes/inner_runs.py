@@ -60,12 +60,9 @@ def note_inner(home: Home, directory: str) -> None:
             f"a trainer in a trial cannot be named {name[:80]!r}: {error}; give another name to "
             "inner_run_config()"
         ) from error
-    incoming = home.begin_file()
     body = json.dumps({"format_version": FORMAT_VERSION, "directory": directory}).encode()
-    home.write(incoming, 0, body)
-    home.flush(incoming)
     name = xxhash.xxh3_128_hexdigest(directory.encode())
-    home.commit_file(incoming, f"{layout.INNER_DIR}/{name}.json", durable=True)
+    home.put_file(f"{layout.INNER_DIR}/{name}.json", body, durable=True)
 
 
 def recover_inner(

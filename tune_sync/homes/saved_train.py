@@ -35,10 +35,8 @@ def named_in(record: bytes | memoryview) -> list[str]:
 
 def note_stored(home: Home) -> None:
     """Note that a record is stored; durable on return."""
-    incoming = home.begin_file()
-    home.write(incoming, 0, json.dumps({"format_version": FORMAT_VERSION}).encode())
-    home.flush(incoming)
-    home.commit_file(incoming, layout.TRAIN_RECORD_STORED, durable=True)
+    body = json.dumps({"format_version": FORMAT_VERSION}).encode()
+    home.put_file(layout.TRAIN_RECORD_STORED, body, durable=True)
 
 
 def go_by_record(home: DriverHome, where: str, *, resumes: bool) -> None:

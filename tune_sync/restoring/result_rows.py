@@ -28,7 +28,7 @@ from ray.tune.utils.util import SafeFallbackEncoder
 
 from tune_sync import layout
 from tune_sync.environment import makes_loggers
-from tune_sync.errors import LeaseLostError, TuneSyncError
+from tune_sync.errors import LeaseLostError
 from tune_sync.homes.home import Home
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -78,7 +78,7 @@ def _put_back(home: Home, directory: str, known: Known) -> None:
             stored = _read(home, key)
             body = complete(_longer(stored, known.local / name), known.rows)
             if body not in (b"", stored):
-                _write(home, key, body)
+                home.put_file(key, body, durable=False)
         except LeaseLostError:
             raise
         except Exception as error:
@@ -159,15 +159,3 @@ def _longer(stored: bytes, local: Path) -> bytes:
 def _read(home: Home, key: str) -> bytes:
     found = home.info(key)
     return bytes(home.read(key, 0, found.size_bytes)) if found is not None else b""
-
-
-def _write(home: Home, key: str, body: bytes) -> None:
-    incoming = home.begin_file()
-    try:
-        home.write(incoming, 0, body)
-        home.flush(incoming)
-        home.commit_file(incoming, key, durable=False)
-    except BaseException:
-        with suppress(TuneSyncError, OSError):
-            home.drop_file(incoming)
-        raise

@@ -14,6 +14,8 @@ CHUNK_BYTES = 32 << 20
 DIRECT_BYTES = 8 << 20
 # What is collected of a file is in the heap up to this size: pages cost more time.
 HEAP_BYTES = 1 << 20
+# Files up to this size travel whole, in one message, alone or with others.
+SMALL_BYTES = 1 << 20
 
 
 class Chunks:

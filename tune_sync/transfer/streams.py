@@ -11,7 +11,7 @@ from tune_sync.errors import StoreError, TuneSyncError
 from tune_sync.homes.home import Home
 from tune_sync.homes.store import Info
 from tune_sync.manifest import FileEntry
-from tune_sync.transfer.chunks import Chunks
+from tune_sync.transfer.chunks import SMALL_BYTES, Chunks
 from tune_sync.transfer.digests import Checker
 
 # Of a file's bytes, and the home that they go to: a context in which the file is put in its place.
@@ -106,10 +106,14 @@ class FileStream:
         """
         if not self._chunks.sent_bytes and unless == self.digest:
             return
+        is_small = not self._chunks.sent_bytes and self.held_bytes <= SMALL_BYTES
         try:
+            if is_small and not self._is_given_up:
+                self._home.put_file(self._key, self._chunks.held, durable)
+                return
             self._chunks.finish()
             if not self._incoming:
-                self._send(0, memoryview(b""))  # an empty file
+                self._send(0, memoryview(b""))  # raises, as it was given up
             self._home.flush(self._incoming)
             self._home.commit_file(self._incoming, self._key, durable)
         except Exception:

@@ -15,16 +15,15 @@ from weakref import WeakSet
 
 from tune_sync import layout
 from tune_sync.errors import PathRefusedError, TuneSyncError
-from tune_sync.homes.home import Home, NoLinksError, digest_of
+from tune_sync.homes.digests import digest_of
+from tune_sync.homes.home import Home, NoLinksError
 from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Seal
 from tune_sync.metrics import plain_metrics
 from tune_sync.new_pages import new_pages
 from tune_sync.transfer.batch import Batch
-from tune_sync.transfer.chunks import CHUNK_BYTES, DIRECT_BYTES, Chunks
+from tune_sync.transfer.chunks import CHUNK_BYTES, DIRECT_BYTES, SMALL_BYTES, Chunks
 
-# Files up to this size travel in batches, larger ones in chunks of their own.
-SMALL_BYTES = 1 << 20
 # A batch leaves at this size: large enough that 10,000 small files need few messages, small
 # enough to be on its way while the next one fills.
 BATCH_BYTES = 16 << 20

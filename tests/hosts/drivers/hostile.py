@@ -19,7 +19,8 @@ import tune_sync
 from tests.bed.tree import tree_digest
 from tune_sync.agents.home_agent import NAMESPACE
 from tune_sync.agents.remote_home import RemoteHome
-from tune_sync.homes.home import Piece, digest_of
+from tune_sync.homes.digests import digest_of
+from tune_sync.homes.home import Piece
 from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Seal
 from tune_sync.new_run import begin_home

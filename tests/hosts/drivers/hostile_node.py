@@ -26,7 +26,7 @@ from tune_sync.behind.replica_door import Entrance
 from tune_sync.behind.replica_lane import TransportLane
 from tune_sync.behind.replica_message import Message
 from tune_sync.fastpath.transports import TcpTransport
-from tune_sync.homes.home import digest_of
+from tune_sync.homes.digests import digest_of
 from tune_sync.layout import staged_key
 from tune_sync.manifest import FileEntry, Seal
 

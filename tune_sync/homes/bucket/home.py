@@ -28,7 +28,7 @@ from tune_sync.homes.bucket.snapshot import BucketSnapshot, take_snapshot
 from tune_sync.homes.bucket.staging import final_key
 from tune_sync.homes.bucket.streams import TELL_SIZE, ObjectStream, too_large
 from tune_sync.homes.bucket.view import BucketView, as_directory, as_tree
-from tune_sync.homes.home import NoLinksError, Piece, ReadsAll
+from tune_sync.homes.home import NoLinksError, Piece, ReadsAll, put_in_steps
 from tune_sync.homes.store import Info
 from tune_sync.manifest import Conflicts, Manifest, Seal
 
@@ -229,6 +229,10 @@ class BucketHome(ReadsAll):
                 self.bucket.put(key, file.read())
             else:
                 self.bucket.put_stream(key, iter(lambda: file.read(READ_BYTES), b""), size_bytes)
+
+    def put_file(self, key: str, data: bytes | bytearray | memoryview, durable: bool) -> None:
+        """See `Home.put_file`."""
+        put_in_steps(self, key, data, durable)
 
     def drop_file(self, incoming: str) -> None:
         """See `Home.drop_file`."""
