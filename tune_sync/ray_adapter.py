@@ -48,6 +48,7 @@ from tune_sync.restoring.lost_checkpoints import go_on_without_lost
 from tune_sync.restoring.lost_space import check_saved, is_space_left_out
 from tune_sync.restoring.restored import adopt_published
 from tune_sync.restoring.written_records import WrittenRecords
+from tune_sync.run import Run
 from tune_sync.spec import Spec
 from tune_sync.storage_options import kept
 
@@ -104,13 +105,10 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
             value = claim_name(self._place(), value, is_shared=self.sync_config.is_shared)
         object.__setattr__(self, name, value)
         if is_ready and name == "name" and value:
-            self._was_named(value)
+            if self._handler().run is None:
+                self._handler().bind(value)
         elif is_ready and name == "storage_filesystem":
             self._was_restored(value)
-
-    def _was_named(self, name: str) -> None:
-        if self._handler().run is None:
-            self._handler().bind(name)
 
     def _was_restored(self, filesystem: Any) -> None:
         if filesystem is None:
@@ -270,8 +268,8 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         """
         layout.check_trial(ray_records.directory_of(trial))
         self._saves.started(trial)
-        self._saves.register(trial)
         run = self._handler.start()
+        self._saves.register(trial, partial(self._registering, run, trials, trial))
         self._clones.look(run, trials, trial, self._publish_early, starts=True)
         if run.behind is not None and not ray_records.keeps_few(trial):
             run.behind.keep_all()
@@ -325,10 +323,8 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             ray_records.reserve(trial, number)
             raise
         run = self._handler.start()
-        if run.behind is not None and run.behind.edits_state:
-            self._publish_clones(trials, trial)
-            self._written.registering(run, trial, ray_records.key_at(run, checkpoint.path))
-        self._saves.register(trial)
+        self._saves.register(trial, partial(self._registering, run, trials, trial))
+        self._registering(run, trials, trial, checkpoint)
         if number is not None:
             ray_records.align(trial, number)
 
@@ -366,6 +362,12 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         """Publish checkpoints of a trial that others are about to load."""
         for clone in clones_of(trial, trials, self._handler.experiment_root):
             self._publish_early(clone)
+
+    def _registering(self, run: Run, trials: list[Any], trial: Any, checkpoint: Any) -> None:
+        """Older ones of the trial that wait for their turn go, but for what others load."""
+        if run.behind is not None and run.behind.edits_state:
+            self._publish_clones(trials, trial)
+            self._written.registering(run, trial, checkpoint)
 
     def _keep_dropped_saves(self, trials: list[Any]) -> None:
         """Publish saves that Ray has dropped; it hears of them when it next asks for the trial."""

@@ -30,6 +30,7 @@ class Trial:
     keep: int | None
     count: int = 0
     kept: list[str] = field(default_factory=list)
+    ever_kept: set[str] = field(default_factory=set)
     latest: str = ""
     has_ended: bool = False
 
@@ -61,6 +62,7 @@ class Driver:
         self.gone |= dropped
         trial.kept = [c for c in trial.kept if c not in dropped]
         trial.kept.append(checkpoint)
+        trial.ever_kept.add(checkpoint)
         trial.latest = checkpoint
         while trial.keep is not None and len(trial.kept) > trial.keep:
             self.delete(trial.kept.pop(0))
@@ -81,7 +83,9 @@ class Driver:
     def refresh(self) -> None:
         for name in self.backlog.take_stale():
             trial = self.trials[name]
-            said = names, latest = self.backlog.names(name, trial.kept, trial.latest)
+            said = names, latest = self.backlog.names(
+                name, trial.kept, trial.latest, trial.ever_kept
+            )
             if self.said.get(name) != said:
                 self.said[name] = said
                 named = frozenset({*names, latest} - {""})

@@ -8,7 +8,7 @@ run cost anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ray
@@ -77,13 +77,16 @@ class DroppedSaves:
         """Remember that a dropped save was published."""
         self._kept.setdefault(trial.trial_id, []).append(result)
 
-    def register(self, trial: Any) -> None:
-        """Register with Ray what was kept of a trial.
+    def register(
+        self, trial: Any, registering: Callable[[Any], None] = lambda checkpoint: None
+    ) -> None:
+        """Register with Ray what was kept of a trial; `registering` is told of each before.
 
         Call it where Ray is about to mark the trial for its saved state: registering may delete
         an older checkpoint, which the state then must not name any more.
         """
         for result in self._kept.pop(trial.trial_id, ()):
+            registering(result.checkpoint)
             ray_records.register(trial, result)
 
 

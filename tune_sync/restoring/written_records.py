@@ -21,8 +21,9 @@ class WrittenRecords:
         self._results: dict[str, dict[str, Any]] = {}  # by directory, and key
         self._said: dict[str, tuple[list[str], str]] = {}
 
-    def registering(self, run: Run, trial: Any, checkpoint: str) -> None:
+    def registering(self, run: Run, trial: Any, registered: Any) -> None:
         """Ray is about to register a checkpoint: older ones that did not travel never will."""
+        checkpoint = ray_records.key_at(run, registered.path)
         with _periodic(run) as backlog:
             if backlog is None:
                 return
@@ -55,7 +56,7 @@ class WrittenRecords:
         results = self._results[directory]
         known = [ray_records.key_of(run, r) for r in ray_records.listed(trial)]
         keys, latest = said = backlog.names(
-            directory, known, ray_records.key_of(run, now) if now else ""
+            directory, known, ray_records.key_of(run, now) if now else "", results
         )
         if self._said.get(directory) != said:
             found = [results[key] for key in keys]

@@ -8,7 +8,7 @@ ended is not written as ended before its last checkpoint is there.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,17 +150,21 @@ class PeriodicBacklog(PlannedBacklog):
         stale, self._stale = self._stale, set()
         return stale
 
-    def names(self, trial: str, known: Sequence[str], current: str) -> tuple[list[str], str]:
+    def names(
+        self, trial: str, known: Sequence[str], current: str, ever_known: Collection[str],
+    ) -> tuple[list[str], str]:  # fmt: skip
         """What state may name of a trial, and what it goes on from ("" if there is nothing).
 
         Args:
             trial: The trial.
             known: What Ray's record holds, in order.
             current: What Ray would go on from.
+            ever_known: What Ray's record has held. A save that Ray has dropped is published too,
+                and not named before Ray registers it: a restore finds it where it is.
         """
         self._missing[trial] = frozenset(c for c in (*known, current) if not self._is_there(c))
         there = [c for c in known if self._is_there(c) and c not in self._retired]
-        own = self.newest_published(trial)
+        own = max(self._published.get(trial, set()) & set(ever_known), key=by_age, default="")
         latest = current if self._is_there(current) else own
         return ([] if latest in there or not latest else [latest]) + there, latest
 
