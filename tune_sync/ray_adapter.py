@@ -44,7 +44,7 @@ from tune_sync.restoring import ray_records
 from tune_sync.restoring.best_kept import BestKept, check_score
 from tune_sync.restoring.clones import Clones, clones_of
 from tune_sync.restoring.dropped_saves import DroppedSaves
-from tune_sync.restoring.lost_checkpoints import go_on_without_lost
+from tune_sync.restoring.lost_checkpoints import LostCheckpoints
 from tune_sync.restoring.lost_space import check_saved, is_space_left_out
 from tune_sync.restoring.restored import adopt_published
 from tune_sync.restoring.written_records import WrittenRecords
@@ -194,10 +194,11 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
 
     def _begin(self) -> None:
         self._saves, self._written, self._clones = DroppedSaves(), WrittenRecords(), Clones()
+        self._lost = LostCheckpoints(self._filesystem)
         self._best, self._trials = BestKept(self._handler.spec.options.keep_best), list[Any]()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = dict.fromkeys(("_saves", "_written", "_clones", "_best", "_trials"))
+        own = dict.fromkeys(("_saves", "_written", "_clones", "_lost", "_best", "_trials"))
         return {**self.__dict__, **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -247,7 +248,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             self._handler.files.resume(trials[0].local_experiment_path)
             self._clones.begin(run, trials)
             adopt_published(run, trials, self._filesystem)
-        go_on_without_lost(run, trials, self._filesystem)
+        self._lost.go_on_without(run, trials)
         self._best.begin(run, trials)
         self._written.refresh(run)
         self._keep_dropped_saves(trials)
@@ -271,11 +272,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         run = self._handler.start()
         self._saves.register(trial, partial(self._registering, run, trials, trial))
         self._clones.look(run, trials, trial, self._publish_early, starts=True)
-        if run.behind is not None and not ray_records.keeps_few(trial):
-            run.behind.keep_all()
-        if trial.checkpoint is not None and run.behind is not None:
-            run.behind.check_nodes(ray_records.key_at(run, trial.checkpoint.path))
-            go_on_without_lost(run, trials, self._filesystem)
+        self._lost.about_to_load(run, trials, trial)
         self._publish_early(trial)
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

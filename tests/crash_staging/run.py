@@ -330,7 +330,9 @@ class Run:
         def refused(checkpoint: str, error: TuneSyncError) -> None:
             raise ViolatedError(f"SENT: {checkpoint} cannot be published: {error}") from error
 
-        Arrivals(self.home, published, refused).publish(self.backlog.complete())
+        error = Arrivals(self.home, published, refused).publish(self.backlog.complete())
+        if error is not None:
+            raise error
 
     def turns(self) -> None:
         """Until all is published, and the node has heard of it."""

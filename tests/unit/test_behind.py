@@ -109,6 +109,6 @@ def test_what_someone_removed_from_the_destination_is_lost_once_a_trial_wants_it
     while not behind.why_lost("t/checkpoint_000001"):
         assert time.monotonic() < end_s
         time.sleep(0.01)
-    assert behind.take_gone() == {"t/checkpoint_000001"}
+    assert behind.gone() == {"t/checkpoint_000001"}
     assert behind.newest_published("t") == "t/checkpoint_000000"
     assert behind.why_lost("t/checkpoint_000000") == ""

@@ -227,7 +227,7 @@ class Periods(RuleBasedStateMachine):
             trial, backlog = self.driver.trials[name], self.driver.backlog
             backlog.lose(checkpoint, "its node is gone")
             self.driver.gone.add(checkpoint)
-            backlog.take_gone()
+            backlog.forgot(set(backlog.gone))
             trial.kept = [c for c in trial.kept if c != checkpoint]
             if trial.latest == checkpoint:
                 trial.latest = backlog.newest_published(name)

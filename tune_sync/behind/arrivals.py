@@ -7,10 +7,13 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from tune_sync.errors import NOT_PUBLISHABLE, TuneSyncError
+from tune_sync.errors import NOT_PUBLISHABLE, LeaseLostError, TuneSyncError
 from tune_sync.homes.sites import DriverHome
 from tune_sync.manifest import Manifest, warn_of_conflicts
 from tune_sync.sending.backlog import Accepted
+
+# So many that fail in a row tell of the destination. One alone may be that one's own fault.
+TOLD_BY_COUNT = 2
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -22,6 +25,9 @@ class Arrivals:
         home: The destination.
         published: Told of each checkpoint that is published. May be called from any thread.
         refused: Told of each that can never be, and why; likewise.
+
+    Attributes:
+        failing: What could not be published when it was tried last, and why.
     """
 
     def __init__(
@@ -31,22 +37,41 @@ class Arrivals:
         self._home = home
         self._published = published
         self._refused = refused
+        self.failing: dict[str, Exception] = {}
 
-    def publish(self, complete: Collection[Accepted]) -> None:
+    def publish(self, complete: Collection[Accepted]) -> Exception | None:
         """Publish what nodes say is there, whole.
+
+        One that fails keeps none of the others from it, and is tried after them the next time. Two
+        in a row that fail tell of the destination.
+
+        Returns:
+            Why one could not be published now; None: all are, or were refused.
 
         Raises:
             LeaseLostError: Another run took over.
-            OSError: The destination does not answer; some may be published.
         """
+        self.failing = {a.checkpoint: self.failing[a.checkpoint]
+                        for a in complete if a.checkpoint in self.failing}  # fmt: skip
         manifests: list[Manifest] = []
+        in_a_row = 0
         try:
-            for accepted in complete:
+            for accepted in sorted(complete, key=lambda a: a.checkpoint in self.failing):
                 with self._tells(accepted.checkpoint):
-                    manifests.append(self._place(accepted))
+                    manifests += self._placed(accepted)
+                in_a_row = in_a_row + 1 if accepted.checkpoint in self.failing else 0
+                if in_a_row == TOLD_BY_COUNT:
+                    break
         finally:  # all that is placed is known before any of it is recorded, side by side
             with ThreadPoolExecutor(self._home.publish_at_once) as pool:
                 list(pool.map(self._record, manifests))
+        return next(iter(self.failing.values()), None)
+
+    def _placed(self, accepted: Accepted) -> list[Manifest]:
+        placed: list[Manifest] = []
+        with self._notes(accepted.checkpoint):
+            placed.append(self._place(accepted))
+        return placed
 
     def _place(self, accepted: Accepted) -> Manifest:
         if accepted.manifest is not None:
@@ -59,9 +84,20 @@ class Arrivals:
         return placed.manifest
 
     def _record(self, manifest: Manifest) -> None:
-        with self._tells(manifest.checkpoint):
+        with self._tells(manifest.checkpoint), self._notes(manifest.checkpoint):
             self._home.committer.record(manifest)
             self._published(manifest.checkpoint)
+
+    @contextmanager
+    def _notes(self, checkpoint: str) -> Iterator[None]:
+        try:
+            yield
+        except (LeaseLostError, *NOT_PUBLISHABLE):
+            raise
+        except Exception as error:
+            self.failing[checkpoint] = error
+        else:
+            self.failing.pop(checkpoint, None)
 
     @contextmanager
     def _tells(self, checkpoint: str) -> Iterator[None]:

@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from tune_sync.behind.arrivals import Arrivals
-from tune_sync.behind.nodes import NodeLostError, Nodes
+from tune_sync.behind.asking import Asking
+from tune_sync.behind.nodes import Nodes
 from tune_sync.behind.offered_files import OfferedFiles
-from tune_sync.behind.telling import SAY_MEANWHILE_S, Telling
+from tune_sync.behind.reported_metrics import ReportedMetrics
+from tune_sync.behind.telling import SAY_MEANWHILE_S, Faults, Telling
 from tune_sync.errors import LeaseLostError, NotStoredError
 from tune_sync.homes.sites import DriverHome
 from tune_sync.homes.state_records import Corrections, NotYetError
@@ -25,7 +27,6 @@ from tune_sync.manifest import Manifest
 from tune_sync.publisher import Publisher
 from tune_sync.sending.backlog import Backlog
 from tune_sync.sending.cut import HeldVersion, Write
-from tune_sync.sending.orders import News, Orders
 from tune_sync.sending.periodic import PeriodicBacklog, View
 from tune_sync.worker import Worker
 
@@ -62,15 +63,16 @@ class Behind:
         self._publisher = publisher
         self._nodes = nodes
         self._check_lease = check_lease
-        self._backlog = backlog or Backlog()
-        self._telling = Telling(where, nodes, say_every_s)
+        self._backlog, self._tables = backlog or Backlog(), threading.Condition()
+        self._telling, self._faults = Telling(where, nodes, say_every_s), Faults(where)
+        self._unwritten: Exception | None = None  # why the last turn did not come to its end
         self._view = View()
         self._corrections = Corrections() if corrections is None else corrections
         self.refused: dict[str, Exception] = {}
         self._last_state: tuple[str, Write] | None = None
-        self._files = OfferedFiles()
+        self._asking = Asking(nodes, self._backlog, self._tables)
+        self._files, self._metrics = OfferedFiles(), ReportedMetrics()
         self._is_writing = self._is_over = False
-        self._tables = threading.Condition()
         self._wrote_state_s = float("-inf")
         self._arrivals = Arrivals(home, self._published, self._refuse)
         self._writer = Worker("tune_sync-behind")
@@ -86,11 +88,13 @@ class Behind:
     ) -> None:  # fmt: skip
         """See `Backlog.accept`."""
         with self._tables:
+            self._metrics.note(checkpoint, metrics)
             self._backlog.accept(checkpoint, strict, attempts, metrics)
 
     def accept_placed(self, manifest: Manifest) -> None:
         """See `Backlog.accept_placed`."""
         with self._tables:
+            self._metrics.note(manifest.checkpoint, manifest.metrics)
             self._backlog.accept_placed(manifest)
 
     def is_known(self, checkpoint: str) -> bool:
@@ -109,7 +113,7 @@ class Behind:
             nodes = self._backlog.needed_nodes(checkpoint)
         for node in nodes:
             if not self._nodes.is_alive(node):
-                self._lose_node(node, f"node {node} is gone")
+                self._asking.lose_node(node, f"node {node} is gone")
 
     def retire_later(self, checkpoint: str) -> None:
         """Ray deleted it: it goes once no state at the destination names it. See `Cut.doom`."""
@@ -121,10 +125,20 @@ class Behind:
         with self._tables:
             return self._backlog.spare(checkpoint)
 
-    def take_gone(self) -> set[str]:
-        """See `Backlog.take_gone`."""
+    def gone(self) -> set[str]:
+        """See `Backlog.gone`: Ray has to forget them now; call `forgot` then."""
         with self._tables:
-            return self._backlog.take_gone()
+            return set(self._backlog.gone)
+
+    def forgot(self, checkpoints: Collection[str]) -> None:
+        """See `Backlog.forgot`."""
+        with self._tables:
+            self._backlog.forgot(checkpoints)
+
+    def metrics_of(self, checkpoint: str) -> dict[str, Any] | None:
+        """See `ReportedMetrics.of`."""
+        with self._tables:
+            return self._metrics.of(checkpoint)
 
     def newest_published(self, trial: str) -> str:
         """See `Backlog.newest_published`."""
@@ -205,7 +219,7 @@ class Behind:
                 if self._backlog.moves_count != moves_count:
                     moved_s, moves_count = now_s, self._backlog.moves_count
                 if now_s - moved_s > timeout_s or self._is_hopeless():
-                    raise NotStoredError(self._backlog.what_is_left())
+                    raise NotStoredError(self._what_is_left())
             self._telling.at_the_end(self._progress)
             time.sleep(LOOK_S)
         with self._tables:
@@ -245,7 +259,16 @@ class Behind:
             return self._backlog.is_flushed and self._files.is_empty and not self._is_writing
 
     def _is_hopeless(self) -> bool:
-        return self._backlog.is_hopeless and self._files.is_empty and not self._is_writing
+        is_idle = self._files.is_empty and not self._is_writing
+        return self._faults.are_lasting or (self._backlog.is_hopeless and is_idle)
+
+    def _what_is_left(self) -> str:
+        files = self._files.what_is_left()
+        if files and self._backlog.is_flushed and self._faults.error is None:
+            return f"not stored: {', '.join(files)}; restore the run to go on from what is stored"
+        why = [repr(self._faults.error)] if self._faults.error else []
+        why += [str(e) for e in (self._unwritten,) if e is not None]
+        return "; ".join([*why, self._backlog.what_is_left()])
 
     # Telling others
 
@@ -266,57 +289,41 @@ class Behind:
                 self._tables.wait_for(lambda: self._is_over, self._ask_s)
                 if self._is_over:
                     return
-                self._backlog.plan(time.monotonic())
-                nodes = self._backlog.nodes
-            self._ask(nodes)
-            self._telling.meanwhile(self._progress, self._lost)
-            with self._tables:
-                self._backlog.drop_some()
-                is_free, self._is_writing = not self._is_writing, True
-            if is_free:
-                self._writer.add(self._write_some)
+            try:
+                self._look_once()
+            except Exception as error:  # that is a fault: whoever waits for the end hears of it
+                self._faults.add(error)
+            else:
+                self._faults.clear()
 
-    def _ask(self, nodes: Collection[str]) -> None:
-        """What was heard is taken up, whoever else does not answer."""
-        try:
-            answers = self._nodes.exchange(nodes, self._orders)
-        except Exception as error:  # Ray itself does not answer
-            logger.debug("the nodes cannot be asked: %s", error)
-            return
-        for node, answer in answers.items():
-            self._hear(node, answer)
-
-    def _orders(self, node: str) -> Orders:
+    def _look_once(self) -> None:
         with self._tables:
-            return self._backlog.orders(node)
-
-    def _hear(self, node: str, answer: News | Exception) -> None:
-        if isinstance(answer, NodeLostError):
-            self._lose_node(node, str(answer))
-        elif isinstance(answer, Exception):
-            logger.debug("the agent of node %s does not answer: %s", node, answer)
-        else:
-            with self._tables:
-                complaint = self._backlog.hear(node, answer)
-            if complaint:
-                logger.warning("node %s cannot send now, and goes on trying: %s", node, complaint)
-
-    def _lose_node(self, node: str, why: str) -> None:
+            self._backlog.plan(time.monotonic())
+            nodes = self._backlog.nodes
+        self._asking.ask(nodes)
+        self._telling.meanwhile(self._progress, self._lost)
         with self._tables:
-            self._backlog.lose_node(node, why)
+            self._backlog.drop_some()
+            is_free, self._is_writing = not self._is_writing, True
+        if is_free:
+            self._writer.add(self._write_some)
 
     # Writing
 
     def _write_some(self) -> None:
         try:
             self._look_for_doubted()
-            self._publish_some()
+            unpublished = self._publish_some()
             self._write_state()
-            self._files.write()
             self._delete_some()
+            self._files.write()
+            if unpublished is not None:
+                raise unpublished
+            self._unwritten = None
         except LeaseLostError as error:
             logger.debug("%s", error)  # whoever checks the lease tells
         except Exception as error:  # the next turn tries again
+            self._unwritten = error
             self._telling.failed(error)
         finally:
             with self._tables:
@@ -330,14 +337,15 @@ class Behind:
             for checkpoint in gone:
                 self._backlog.lose_stored(checkpoint)
 
-    def _publish_some(self) -> None:
+    def _publish_some(self) -> Exception | None:
         with self._tables:
             complete = self._backlog.complete()
-        self._arrivals.publish(complete)
+        return self._arrivals.publish(complete)
 
     def _published(self, checkpoint: str) -> None:
         with self._tables:
             self._backlog.published(checkpoint)
+            self._metrics.published(checkpoint)
 
     def _refuse(self, checkpoint: str, error: Exception) -> None:
         self.refused[checkpoint] = error

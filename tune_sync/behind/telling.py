@@ -15,6 +15,8 @@ SAY_MEANWHILE_S = 30.0
 SAY_S = 5.0
 # What fails is tried again twice a second, or more often, and said no more often than this.
 SAY_FAILED_S = 30.0
+# So many turns in a row that fail tell that the next one does.
+LASTING_COUNT = 10
 
 # How far it is, and whether that is worth telling.
 Progress = Callable[[], tuple[str, bool]]
@@ -32,6 +34,39 @@ class Once:
         if said not in self._said:
             self._said.add(said)
             logger.warning("%s", said)
+
+
+class Faults:
+    """Those of a thread that goes on after each; none is its caller's to mend.
+
+    Args:
+        where: The experiment, for messages.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._said: set[str] = set()
+        self._in_a_row = 0
+        self.error: Exception | None = None
+
+    def add(self, error: Exception) -> None:
+        """A turn failed. Each fault is told once."""
+        self.error, self._in_a_row = error, self._in_a_row + 1
+        if repr(error) not in self._said:
+            self._said.add(repr(error))
+            logger.error(
+                "%s: nothing is sent behind the training now: %r; this is a fault of tune_sync: "
+                "please report it with these lines", self._where, error, exc_info=error,
+            )  # fmt: skip
+
+    def clear(self) -> None:
+        """A turn came to its end."""
+        self.error, self._in_a_row = None, 0
+
+    @property
+    def are_lasting(self) -> bool:
+        """Whether it is of no use to wait."""
+        return self._in_a_row >= LASTING_COUNT
 
 
 class Telling:

@@ -87,6 +87,7 @@ class Backlog:
         cut: Which state may be written when.
         moves_count: Grows whenever anything moves.
         state_s: Seconds between two versions of the state that are written.
+        gone: What was lost, and Ray still has in its record.
         keeps_all: Whether each checkpoint is wanted, however many later ones its trial has.
     """
 
@@ -103,7 +104,7 @@ class Backlog:
         self._doubted: set[str] = set()
         self._done: dict[str, dict[str, bool]] = {}  # by node: attempt -> whether it is published
         self._lost: dict[str, str] = {}
-        self._gone: set[str] = set()  # lost, and Ray still has them in its record
+        self.gone: set[str] = set()
         self._excused: set[str] = set()  # lost with the node, or removed by someone
         self._told: dict[str, frozenset[str]] = {}  # by node: what was done when it was asked
         self._news: dict[str, News] = {}
@@ -149,12 +150,11 @@ class Backlog:
         doubted, self._doubted = self._doubted, set()
         return doubted
 
-    def take_gone(self) -> set[str]:
-        """Checkpoints that were lost, and that Ray has to forget now. Each is told once."""
-        gone, self._gone = self._gone, set()
-        for checkpoint in gone:
+    def forgot(self, checkpoints: Collection[str]) -> None:
+        """Ray has forgotten these, of `gone`."""
+        self.gone.difference_update(checkpoints)
+        for checkpoint in checkpoints:
             self.cut.doom(checkpoint)
-        return gone
 
     def newest_published(self, trial: str) -> str:
         """The newest checkpoint of a trial's directory that is at the destination, or ""."""
@@ -238,7 +238,7 @@ class Backlog:
         accepted = self._accepted.pop(checkpoint, None)
         if accepted is not None:
             self._lost[checkpoint] = why
-            self._gone.add(checkpoint)
+            self.gone.add(checkpoint)
             self._lose(checkpoint)
             self._forget(accepted, is_published=False)
 
@@ -248,7 +248,7 @@ class Backlog:
             self._published[layout.parent(checkpoint)].discard(checkpoint)
             self._lost[checkpoint] = NOT_STORED
             self._excused.add(checkpoint)
-            self._gone.add(checkpoint)
+            self.gone.add(checkpoint)
             self._lose(checkpoint)
             self.moves_count += 1
 

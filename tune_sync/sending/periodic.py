@@ -136,12 +136,11 @@ class PeriodicBacklog(PlannedBacklog):
             self._finish(accepted)
         super().ended(is_last=is_last)
 
-    def take_gone(self) -> set[str]:
-        """See `Backlog.take_gone`."""
-        gone, self._gone = self._gone, set()
-        for checkpoint in gone & self._lost_last:
+    def forgot(self, checkpoints: Collection[str]) -> None:
+        """See `Backlog.forgot`."""
+        self.gone.difference_update(checkpoints)
+        for checkpoint in self._lost_last.intersection(checkpoints):
             self.cut.doom(checkpoint)
-        return gone
 
     # What state names
 

@@ -43,5 +43,7 @@ class Turns:
         self._waiting.pop(trial, None)
 
     def _turns_count(self, trial: str, now_s: float) -> int:
-        """How many turns it has had by now, used or not."""
+        """How many turns it has had by now, used or not: with an endless period, none ever."""
+        if math.isinf(self._period_s):
+            return 0
         return math.floor((now_s - self._start_s - self.phase_s(trial)) / self._period_s)
