@@ -199,6 +199,66 @@ def test_a_destination_that_does_not_answer_is_waited_for(tmp_path: Path) -> Non
     assert published(home, [upload.reported_as]) == WHOLE
 
 
+class Pausing(LocalHome):
+    """A destination that stops to answer in the middle of what it is sent.
+
+    Args:
+        root: The directory.
+        fails_at: The number of the first call that fails.
+        fails_count: So many do, one after the other.
+    """
+
+    def __init__(self, root: Path, fails_at: int, fails_count: int = 3) -> None:
+        super().__init__(root)
+        self.calls_count = 0
+        self._fails = range(fails_at, fails_at + fails_count)
+
+    def _use(self) -> None:
+        self.calls_count += 1
+        if self.calls_count - 1 in self._fails:
+            raise StoreUnreachableError("it does not answer")
+
+    def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
+        self._use()
+        super().write(key, offset_bytes, data)
+
+    def write_batch(self, *args: Any) -> None:
+        self._use()
+        super().write_batch(*args)
+
+    def link(self, source: str, target: str) -> None:
+        self._use()
+        super().link(source, target)
+
+    def finish(self, key: str) -> None:
+        self._use()
+        super().finish(key)
+
+    def seal(self, checkpoint: str, seal: Seal) -> None:
+        self._use()
+        super().seal(checkpoint, seal)
+
+
+@pytest.mark.parametrize("fails_at", range(7))
+def test_a_destination_that_stops_to_answer_after_a_checkpoint_has_spilled_is_waited_for(
+    tmp_path: Path, fails_at: int
+) -> None:
+    home = Pausing(tmp_path / "home", fails_at)
+    upload = report(Staging(home, Tight(tmp_path / "node", 0)), tmp_path)
+    assert home.calls_count > fails_at, "it has not failed"
+    assert published(home, [upload.reported_as]) == WHOLE
+
+
+def test_a_destination_that_never_answers_again_is_named_once_the_time_is_up(
+    tmp_path: Path,
+) -> None:
+    home = Pausing(tmp_path / "home", 1, 10**9)
+    with pytest.raises(StoreFullError) as refused:
+        report(Staging(home, Tight(tmp_path / "node", 0)), tmp_path)
+    for part in (CHECKPOINT, "node1", "does not answer", "staging_dir"):
+        assert part in str(refused.value)
+
+
 def test_with_no_way_at_all_one_error_names_node_directory_and_ways_out(tmp_path: Path) -> None:
     local = Tight(tmp_path / "node", 2)
     with pytest.raises(StoreFullError) as refused:

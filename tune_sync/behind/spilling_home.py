@@ -26,12 +26,14 @@ from tune_sync import guard, layout
 from tune_sync.behind.attempt_here import AttemptHere, FileHere
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.errors import (
+    DamagedError,
     FixCallError,
     StoreError,
     StoreFullError,
     SyncTimeoutError,
     TuneSyncError,
 )
+from tune_sync.homes.bucket.streams import GivenUpError
 from tune_sync.homes.digests import digest_of
 from tune_sync.homes.home import Home, LocalHome, NoLinksError, Piece
 from tune_sync.homes.store import free_bytes
@@ -252,7 +254,32 @@ class SpillingHome:
                 except StoreFullError as error:
                     full = error
             self._find_room(attempt, full)
-        put(self._destination, attempt.key_there)
+        self._put_there(attempt, lambda: put(self._destination, attempt.key_there))
+
+    def _put_there(self, attempt: AttemptHere, put: Callable[[], None]) -> None:
+        """Go on trying if the destination does not answer: what was here is gone.
+
+        A stream to a bucket that broke off cannot be gone on with, and says so.
+        """
+        end_s, failed = self._clock() + self._timeout_s, None
+        while True:
+            try:
+                return put()
+            except (FixCallError, FileNotFoundError):  # not for want of an answer
+                raise
+            except (OSError, StoreError) as error:
+                if isinstance(self._destination, SpillingHome):  # which has waited for its own
+                    raise
+                failed = error
+            except (DamagedError, GivenUpError):
+                if failed is None:
+                    raise
+                raise failed from None
+            errors = [StoreFullError(errno.ENOSPC, "there was no place"), failed]
+            if self._clock() >= end_s:
+                raise self._no_way(attempt.checkpoint, errors) from failed
+            self._say(attempt.checkpoint, errors)
+            self._sleep(LOOK_S)
 
     def _find_room(self, attempt: AttemptHere, full: StoreFullError) -> None:
         """Make room here, or spill the attempt; returns when one of the two was done."""
