@@ -202,8 +202,10 @@ def classify(key: str, *, checkpoint_depth: int = 1) -> Place:
         end = checkpoint_depth + 1
         if INTERNAL_DIR in parts[end:]:
             raise PathRefusedError(
-                f"{'/'.join(parts[:end])}: the reported directory {_overlap(parts[end:])} of this "
-                "run: it would be stored in itself; report a directory that holds no results"
+                f"{'/'.join(parts[:end])}: the reported directory has a {INTERNAL_DIR} in it: "
+                f"either it {_overlap(parts[end:])} of this run, and would be stored in itself, or "
+                "it holds results of another one, or a directory of that name; report a directory "
+                "that holds no results, and give one of your own another name"
             )
         return Place(Kind.CHECKPOINT, trial, "/".join(parts[:end]), "/".join(parts[end:]))
     if len(parts) == 1:

@@ -189,3 +189,9 @@ def test_a_trial_is_not_named_as_what_else_a_run_keeps(name: str) -> None:
 )
 def test_a_trial_may_have_any_other_name(name: str) -> None:
     assert check_trial(name) == name
+
+
+def test_a_directory_of_that_name_in_a_report_is_not_told_to_be_this_run() -> None:
+    with pytest.raises(PathRefusedError, match="or a directory of that name") as refused:
+        classify("t/checkpoint_000000/mine/.tune_sync/x")
+    assert "give one of your own another name" in str(refused.value)
