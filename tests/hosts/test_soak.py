@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +80,20 @@ def drivers(cluster: Cluster) -> list[int]:
     return found[-1:]
 
 
+def larger(one: Use, other: Use) -> Use:
+    """The most that either has of each."""
+    return Use(*map(max, zip(astuple(one), astuple(other), strict=True)))
+
+
 def look(cluster: Cluster) -> dict[str, Use]:
-    """What is taken by the driver, the agent of its node, and the largest one of the others."""
+    """What is taken by the driver, and by the largest process of each other kind on a host."""
     found: dict[str, Use] = {}
     for host in ("head", *cluster.workers):
         for title in WATCHED:
             for pid in processes(cluster, host, title):
                 try:
-                    found[f"{title} on {host}"] = use_of(pid)
+                    use, kind = use_of(pid), f"{title} on {host}"
+                    found[kind] = larger(found.get(kind, use), use)
                 except (OSError, KeyError):  # it has just been killed
                     continue
     for pid in drivers(cluster):

@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,60 @@ def test_with_an_endless_period_the_last_one_of_each_trial_travels_at_the_end(ma
         behind.flush(SHORT_S)
     assert node.wanted == ["a"]
     assert behind._thread.is_alive()
+
+
+def test_the_end_waits_no_longer_than_something_moves_and_not_at_all_for_what_is_lost(
+    make: Make,
+) -> None:
+    behind = make()
+    behind.accept("t/checkpoint_000000", False, ["a@n1"], None)
+    behind.offer(STATE, lambda: None, is_state=True, names=True)
+    start_s = time.monotonic()
+    with pytest.raises(NotStoredError, match="t/checkpoint_000000"):
+        behind.flush(SHORT_S)
+    assert SHORT_S <= time.monotonic() - start_s < TIMEOUT_S
+    behind._asking.lose_node("n1", "node n1 is gone")
+    start_s = time.monotonic()
+    with pytest.raises(NotStoredError, match="node n1 is gone"):
+        behind.flush(10 * TIMEOUT_S)
+    assert time.monotonic() - start_s < TIMEOUT_S
+
+
+class Closed(Node):
+    """One that has what it is told to send at the destination once it may.
+
+    Attributes:
+        stored: Its attempts -> their ids there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stored: dict[str, str] = {}
+        self.told: list[str] = []
+
+    def exchange(
+        self, nodes: Collection[str], orders: Callable[[str], Orders]
+    ) -> dict[str, News | Exception]:
+        return {node: News(held=["a"], stored=self.stored) for node in nodes}
+
+    def close(self, nodes: Collection[str]) -> None:
+        self.told += nodes
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_nodes_hear_that_the_run_is_over_only_if_they_have_nothing_left_to_send(
+    make: Make, home: Refusing, is_stored: bool
+) -> None:
+    node = Closed()
+    behind = make(node)
+    checkpoint = "t/checkpoint_000000"
+    if is_stored:
+        node.stored = {"a": sealed(home.committer, {"a": b"1"}, checkpoint)}
+    behind.accept(checkpoint, False, ["a@n1"], None)
+    with nullcontext() if is_stored else pytest.raises(NotStoredError):
+        behind.flush(TIMEOUT_S if is_stored else SHORT_S)
+    behind.close(TIMEOUT_S)
+    assert node.told == (["n1"] if is_stored else [])
 
 
 class Faulty(Backlog):
