@@ -76,7 +76,7 @@ def test_an_attempt_that_cannot_be_read_keeps_no_news_of_others_back(
     in_the_way(tmp_path, f"{layout.attempt_key(FIRST, '0' * 32)}/seal.json")
     upload = report(staging(tmp_path, home, sender), SECOND)
     until(sender, lambda n: upload.attempt in n.stored)
-    assert sender.exchange(Orders(expected=["0" * 32])).missing == ["0" * 32]
+    assert sender.exchange(Orders(expected=["0" * 32, "1" * 32])).missing == ["1" * 32]
 
 
 def test_a_seal_that_cannot_be_read_is_told_once_and_taken_in_once_it_can(
@@ -91,10 +91,50 @@ def test_a_seal_that_cannot_be_read_is_told_once_and_taken_in_once_it_can(
     sender = make(only_expected=True)
     orders = Orders(expected=[upload.attempt])
     for _ in range(3):
-        assert sender.exchange(orders).missing == [upload.attempt]
+        assert sender.exchange(orders).missing == []
     assert caplog.text.count("seal.json") == 1
     seal.write_bytes(whole)
-    assert sender.exchange(orders).missing == []
+    news = sender.exchange(orders)
+    assert (news.missing, news.held) == ([], [upload.attempt])
+
+
+@pytest.mark.parametrize("method", ["seal", "attempts", "stored_as", "is_sealed"])
+def test_what_cannot_be_looked_at_for_a_moment_is_not_missing(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender], monkeypatch: pytest.MonkeyPatch,
+    method: str,
+) -> None:  # fmt: skip
+    home.is_up = False
+    sender = make(only_expected=True)
+    upload = report(staging(tmp_path, home, sender), FIRST)
+    sender.end(leave=True)
+    orders = Orders(expected=[upload.attempt])
+    home.is_up = True
+    with monkeypatch.context() as failing:
+        error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        if method == "attempts":
+            failing.setattr(LocalStore, "list", raising(error))
+        else:
+            failing.setattr(StagedCopies, method, raising(error))
+        sender = make(only_expected=True)
+        assert [sender.exchange(orders).missing for _ in range(3)] == [[], [], []]
+        assert sender.exchange(orders).held == []
+    assert sender.exchange(orders).held == [upload.attempt]
+    until(sender, lambda n: upload.attempt in n.stored)
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def test_what_cannot_be_looked_at_for_too_long_is_missing(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    in_the_way(tmp_path, f"{layout.attempt_key(FIRST, '0' * 32)}/seal.json")
+    sender = make(patience_s=0.0)
+    assert sender.exchange(Orders(expected=["0" * 32])).missing == ["0" * 32]
 
 
 @pytest.fixture
@@ -116,7 +156,7 @@ def test_a_directory_that_cannot_be_listed_is_told_once_and_keeps_nothing_else_b
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     (tmp_path / "node" / unlisted).mkdir(parents=True)
-    sender = make()
+    sender = make(patience_s=0.0)
     upload = report(staging(tmp_path, home, sender), SECOND)
     orders = Orders(expected=[upload.attempt, "0" * 32])
     assert upload.attempt in until(sender, lambda n: len(n.stored) == 1).stored
