@@ -223,8 +223,9 @@ class NodeAgent(ReplicaService, ReadService):
 
     def _tidy(self, *, is_left: bool) -> None:
         """End what it does, and remove what is of no use any more."""
-        # A live driver has said what that is. A lease that has gone may only not be mounted.
-        may_be_needed = self._is_alone or (self._spec.options.shared and not self._is_closing)
+        # A live driver has said what that is. That a lease has gone says nothing of it: someone
+        # has removed it, or it may only not be mounted.
+        may_be_needed = self._is_alone or not self._is_closing
         self._sender.end(leave=is_left or may_be_needed)
         roots = [self._root, *([self._memory.root] if self._memory is not None else [])]
         is_left = is_left or (may_be_needed and not remove_sent(roots))
