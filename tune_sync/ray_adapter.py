@@ -221,7 +221,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
                 check_saved(run)
             keep_copy(handler.site())
             name_experiment(handler)
-            known_by = begin_home(handler)
+            nodes = RayNodes(handler.spec, begin_home(handler), handler.connector)
             if handler.on_existing == "resume":
                 take_left_behind(handler)
             if self.own_sync is not None:
@@ -231,7 +231,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             raise
         if handler.spec.options.stages:
             handler.files.learn(run)
-            run.write_behind(RayNodes(handler.spec, known_by), make_backlog(handler.spec.options))
+            run.write_behind(nodes, make_backlog(handler.spec.options))
         run.begin()
         logger.info("results of all nodes are kept in %s", told_place(handler.spec))
         if self._idle_period:

@@ -222,3 +222,21 @@ def test_questions_are_answered_while_all_wait_for_a_slow_disk(local_ray: None) 
     time.sleep(0.5)
     assert ray.get(agent.has_room.remote(), timeout=150)  # a disk takes longer
     ray.kill(agent)
+
+
+@pytest.mark.parametrize("is_closing", [False, True])
+def test_an_agent_that_has_ended_is_started_again_by_a_driver_that_goes_on(
+    local_ray: None, tmp_path: Path, *, is_closing: bool
+) -> None:
+    """It was taken for left alone, as the driver was stopped, and nobody reports there any more."""
+    options = Options(wait_for="staged", staging_dir=str(tmp_path / "staging"))
+    spec, node = Spec("key", str(tmp_path), "exp", uuid.uuid4().hex, None, options), node_id()
+    nodes, found = RayNodes(spec, None, RayConnector()), list[Any]()
+
+    def has_answered() -> bool:
+        found.extend(nodes.exchange([node], lambda _: Orders(is_closing=is_closing)).values())
+        return bool(found)
+
+    wait_for(has_answered, "an answer")
+    assert isinstance(found[0], ValueError if is_closing else News)
+    nodes.close([node])

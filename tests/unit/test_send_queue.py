@@ -147,6 +147,7 @@ class Node(RuleBasedStateMachine):
         self.sending: set[str] = set()
         self.stored: set[str] = set()
         self.here: set[str] = set()
+        self.given_up: set[str] = set()
 
     @initialize(only_wanted=st.booleans(), only_expected=st.booleans())
     def begin(self, only_wanted: bool, only_expected: bool) -> None:
@@ -176,44 +177,62 @@ class Node(RuleBasedStateMachine):
         published = data.draw(some) & self.stored
         self.orders = Orders(
             expected=sorted(data.draw(some)), wanted=sorted(data.draw(some)), published=published,
-            dropped=data.draw(some) - published,
+            dropped=data.draw(some) - published, held_back=data.draw(some),
+            is_closing=data.draw(st.integers(0, 9)) == 0,
         )  # fmt: skip
         self.queue.tell(self.orders)
 
-    @rule()
-    def next(self) -> None:
-        found = self.queue.next()
-        is_planned = self.only_wanted and not self.queue.is_alone
-        may_go = set(self.orders.wanted) if is_planned else self.here
-        if self.only_expected and not is_planned and not self.queue.is_alone:
-            may_go = may_go & (set(self.orders.expected) | self.awaited)
+    def may_go(self) -> set[str]:
+        wanted = set(self.orders.wanted)
+        if self.orders.is_closing:
+            return set()
+        if self.queue.is_alone:
+            return self.here
+        if self.only_wanted:
+            return wanted
+        mine = self.here & (set(self.orders.expected) | self.awaited)
+        return (mine if self.only_expected else self.here) - ({*self.orders.held_back} - wanted)
+
+    @rule(data=st.data())
+    def next(self, data: st.DataObject) -> None:
+        paused = data.draw(st.sets(st.sampled_from(sorted(self.here) or ["none"])))
+        done = self.sending | self.stored | {*self.orders.dropped} | self.given_up | paused
+        todo = self.here & self.may_go() - done
+        found = self.queue.next(paused)
+        assert (found is None) == (not todo)
         if found is None:
-            assert self.here & may_go <= self.sending | self.stored | set(self.orders.dropped)
             return
-        assert found.attempt in may_go
-        assert found.attempt not in self.sending | self.stored | set(self.orders.dropped)
+        assert found.attempt in todo
         self.sending.add(found.attempt)
-        waiting = set(self.orders.wanted) & self.here & may_go - self.sending - self.stored
-        if waiting - set(self.orders.dropped):
+        if todo & {*self.orders.wanted}:
             assert found.attempt in self.orders.wanted
 
-    @rule(works=st.booleans())
-    def end_one(self, works: bool) -> None:
+    @rule()
+    def give_up(self) -> None:
+        for attempt in sorted(self.sending)[:1]:
+            self.sending.discard(attempt)
+            self.queue.give_up(attempt, "damaged")
+            self.given_up.add(attempt)
+
+    @rule(works=st.booleans(), moment_s=st.one_of(st.none(), st.floats(0.0, 9.0)))
+    def end_one(self, works: bool, moment_s: float | None) -> None:
         for attempt in sorted(self.sending)[:1]:
             self.sending.discard(attempt)
             if works:
                 self.queue.sent(attempt, "there")
                 self.stored.add(attempt)
             else:
-                self.queue.put_back(attempt)
+                self.queue.put_back(attempt, moment_s)
 
     @rule()
     def remove(self) -> None:
         for found in self.queue.removable():
-            allowed = {*self.orders.dropped, *self.orders.published}
+            is_closing = self.orders.is_closing
+            allowed = self.here if is_closing else {*self.orders.dropped, *self.orders.published}
             assert found.attempt in allowed - self.sending
             self.here.discard(found.attempt)
             self.awaited.discard(found.attempt)
+            self.given_up.discard(found.attempt)
             self.queue.removed(found.attempt)
 
     @invariant()
@@ -222,6 +241,9 @@ class Node(RuleBasedStateMachine):
         assert {item.attempt for item in items} == self.here
         assert {item.attempt for item in items if item.stored_as} == self.stored & self.here
         assert {*self.queue.sending()} == self.sending
+        assert {*self.queue.failed()} == self.given_up
+        left = self.here - self.stored - self.given_up - {*self.orders.dropped}
+        assert self.queue.is_idle == (not self.sending and not left)
 
 
 TestNode = Node.TestCase

@@ -13,6 +13,7 @@ import pytest
 
 from tests.unit.test_node_sender import FIRST, SECOND, TIMEOUT_S, Shaky, report, staging, until
 from tune_sync import layout
+from tune_sync.behind.failures import MOST_IN_A_ROW
 from tune_sync.behind.left_behind import LeftBehind, remove_sent, send_left
 from tune_sync.behind.node_sender import NodeSender
 from tune_sync.behind.settling import Settling
@@ -20,6 +21,7 @@ from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.errors import StoreUnreachableError
 from tune_sync.homes.store import LocalStore
 from tune_sync.sending.orders import Orders
+from tune_sync.transfer.upload import CheckpointUpload
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def test_an_attempt_that_cannot_be_read_keeps_no_news_of_others_back(
     in_the_way(tmp_path, f"{layout.attempt_key(FIRST, '0' * 32)}/seal.json")
     upload = report(staging(tmp_path, home, sender), SECOND)
     until(sender, lambda n: upload.attempt in n.stored)
-    assert sender.exchange(Orders(expected=["0" * 32])).missing == ["0" * 32]
+    assert sender.exchange(Orders(expected=["0" * 32, "1" * 32])).missing == ["1" * 32]
 
 
 def test_a_seal_that_cannot_be_read_is_told_once_and_taken_in_once_it_can(
@@ -91,10 +93,50 @@ def test_a_seal_that_cannot_be_read_is_told_once_and_taken_in_once_it_can(
     sender = make(only_expected=True)
     orders = Orders(expected=[upload.attempt])
     for _ in range(3):
-        assert sender.exchange(orders).missing == [upload.attempt]
+        assert sender.exchange(orders).missing == []
     assert caplog.text.count("seal.json") == 1
     seal.write_bytes(whole)
-    assert sender.exchange(orders).missing == []
+    news = sender.exchange(orders)
+    assert (news.missing, news.held) == ([], [upload.attempt])
+
+
+@pytest.mark.parametrize("method", ["seal", "attempts", "stored_as", "is_sealed"])
+def test_what_cannot_be_looked_at_for_a_moment_is_not_missing(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender], monkeypatch: pytest.MonkeyPatch,
+    method: str,
+) -> None:  # fmt: skip
+    home.is_up = False
+    sender = make(only_expected=True)
+    upload = report(staging(tmp_path, home, sender), FIRST)
+    sender.end(leave=True)
+    orders = Orders(expected=[upload.attempt])
+    home.is_up = True
+    with monkeypatch.context() as failing:
+        error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        if method == "attempts":
+            failing.setattr(LocalStore, "list", raising(error))
+        else:
+            failing.setattr(StagedCopies, method, raising(error))
+        sender = make(only_expected=True)
+        assert [sender.exchange(orders).missing for _ in range(3)] == [[], [], []]
+        assert sender.exchange(orders).held == []
+    assert sender.exchange(orders).held == [upload.attempt]
+    until(sender, lambda n: upload.attempt in n.stored)
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def test_what_cannot_be_looked_at_for_too_long_is_missing(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    in_the_way(tmp_path, f"{layout.attempt_key(FIRST, '0' * 32)}/seal.json")
+    sender = make(patience_s=0.0)
+    assert sender.exchange(Orders(expected=["0" * 32])).missing == ["0" * 32]
 
 
 @pytest.fixture
@@ -116,7 +158,7 @@ def test_a_directory_that_cannot_be_listed_is_told_once_and_keeps_nothing_else_b
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     (tmp_path / "node" / unlisted).mkdir(parents=True)
-    sender = make()
+    sender = make(patience_s=0.0)
     upload = report(staging(tmp_path, home, sender), SECOND)
     orders = Orders(expected=[upload.attempt, "0" * 32])
     assert upload.attempt in until(sender, lambda n: len(n.stored) == 1).stored
@@ -156,6 +198,47 @@ def test_what_is_left_beside_a_seal_that_cannot_be_opened_is_sent_and_that_stays
     assert send_left(left, home, lambda checkpoint: True) == [SECOND]
     assert (root / seal).exists()
     assert seal in caplog.text
+
+
+def test_one_that_this_disk_cannot_read_keeps_none_of_the_younger_from_being_sent(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    names = [f"t/checkpoint_{number:06d}" for number in range(4)]
+    home.is_up = False
+    sender = make()
+    for name in names:
+        report(staging(tmp_path, home, sender), name)
+    sender.end(leave=True)
+    home.is_up, add_file, sent = True, CheckpointUpload.add_file, list[str]()
+
+    def fail_once(self: CheckpointUpload, path: str, source: Path, *more: Any) -> Any:
+        if f"{names[0]}/" in str(source):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(source))
+        return add_file(self, path, source, *more)
+
+    left = LeftBehind(tmp_path / "node", "exp", "run", "node", 0.0)
+    with monkeypatch.context() as failing:
+        failing.setattr(CheckpointUpload, "add_file", fail_once)
+        with pytest.raises(OSError, match=f"output error.*{names[0]}"):
+            send_left(left, home, lambda checkpoint: True, sent=sent)
+    assert sent == names[1:]
+    assert f"{names[0]} cannot be sent now, and stays" in caplog.text
+    assert send_left(left, home, lambda checkpoint: True) == names[:1]
+
+
+def test_a_destination_that_is_away_is_not_asked_for_each_that_is_left(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender], caplog: pytest.LogCaptureFixture
+) -> None:
+    home.is_up = False
+    sender = make()
+    for number in range(MOST_IN_A_ROW + 2):
+        report(staging(tmp_path, home, sender), f"t/checkpoint_{number:06d}")
+    sender.end(leave=True)
+    left = LeftBehind(tmp_path / "node", "exp", "run", "node", 0.0)
+    with pytest.raises(StoreUnreachableError):
+        send_left(left, home, lambda checkpoint: True)
+    assert caplog.text.count("cannot be sent now, and stays") == MOST_IN_A_ROW - 1
 
 
 class Counting(Shaky):

@@ -167,7 +167,7 @@ def send_here(
 
     `moved` is called again and again as long as this gets on.
     """
-    spec, sent = Spec.from_plain(plain), []
+    spec, sent, why = Spec.from_plain(plain), list[str](), list[str]()
     for left in (left for root in staging_roots(spec.options) for left in find(root)):
         if left.where != spec.where or left.owner == spec.owner or _agent_of(left) in names:
             continue
@@ -177,10 +177,10 @@ def send_here(
         try:
             with left.taken() as is_free:
                 if is_free:
-                    sent += send_left(left, connector.home(spec), wanted, moved)
+                    send_left(left, connector.home(spec), wanted, moved, sent)
         except Exception as error:  # the destination does not answer, or this disk is broken
-            return sent, f"{left.root}: {error}"
-    return sent, ""
+            why.append(f"{left.root}: {error}")
+    return sent, "; ".join(why)
 
 
 def _name(left: LeftBehind) -> None:

@@ -21,6 +21,19 @@ def connection() -> str:
     return f"{here.get_job_id()}-{here.get_node_id()}"
 
 
+def check_ray() -> None:
+    """Raise ConnectionError where Ray has ended."""
+    # A thread may be at it when its process ends. Ray's own calls would start Ray again.
+    if not ray.is_initialized():
+        raise ConnectionError("Ray has ended in this process, and is not started again to ask it")
+
+
+def alive_nodes() -> set[str]:
+    """All nodes that Ray says live. Raises ConnectionError where Ray has ended."""
+    check_ray()
+    return {str(found["NodeID"]) for found in ray.nodes() if found["Alive"]}
+
+
 def agent_name(spec: Spec, node: str) -> str:
     """The name of a run's agent on a node."""
     return f"{names_of_run(spec.where, spec.owner)}{node}"

@@ -24,14 +24,13 @@ from tune_sync import layout, storage_options
 from tune_sync.agents.home_agent import CALL_THREADS, NAMESPACE, START_TIMEOUT_S
 from tune_sync.agents.known_runs import KnownRun
 from tune_sync.agents.meters import NodeMeters
-from tune_sync.agents.names import agent_name, keeper_of, names_of_run, node_of
-from tune_sync.agents.node_agents import alive_nodes
+from tune_sync.agents.names import agent_name, alive_nodes, keeper_of, names_of_run, node_of
 from tune_sync.agents.options_keeper import keep_options
 from tune_sync.agents.replica_service import GROUPS as REPLICA_GROUPS
 from tune_sync.agents.replica_service import ReplicaService
 from tune_sync.agents.shared_reads import GROUPS as READER_GROUPS
 from tune_sync.agents.shared_reads import ReadService
-from tune_sync.behind.duty import SILENT_S, Step, check_dead, next_step
+from tune_sync.behind.duty import SILENT_S, STUCK_S, Step, check_dead, next_step
 from tune_sync.behind.left_behind import (
     Claim,
     move_to_disk,
@@ -40,10 +39,9 @@ from tune_sync.behind.left_behind import (
     sweep_old,
     sweep_trash,
 )
-from tune_sync.behind.memory_home import Memory
 from tune_sync.behind.node_sender import NodeSender
 from tune_sync.behind.replicas import Replicas
-from tune_sync.behind.staging_roots import memory_of, staging_root, staging_roots
+from tune_sync.behind.staging_roots import open_memory, staging_root, staging_roots
 from tune_sync.behind.state_copy import StateCopy
 from tune_sync.buckets.environment import environment_options
 from tune_sync.errors import HomeLostError, PathRefusedError, StoreDeniedError
@@ -82,7 +80,7 @@ class NodeAgent(ReplicaService, ReadService):
         self._is_closing = self._is_alone = self._gives_way = False
         self._look = threading.Event()
         self._has_swept = False
-        self._memory = memory = _open_memory(spec, node_of(name))
+        self._memory = memory = open_memory(spec.options, spec.owner, node_of(name))
         roots = [self._root, *([memory.root] if memory else [])]
         self._claims = [Claim(root, spec.where, spec.begun_by) for root in roots]
         self._state_copy = StateCopy(self._root, self._open_home)
@@ -93,7 +91,7 @@ class NodeAgent(ReplicaService, ReadService):
             self._root, self._open_home, limit_bytes(options.staging_limit_bytes, self._root),
             memory=memory.root if memory else None,
             only_wanted=options.is_planned, only_expected=options.replicates,
-            max_bytes_per_s=options.max_bandwidth_bytes_per_s,
+            max_bytes_per_s=options.max_bandwidth_bytes_per_s, patience_s=options.timeout_s,
         )  # fmt: skip
         self._take_readers(
             spec, node_of(name), memory, self._open_home, self.free_memory,
@@ -225,8 +223,9 @@ class NodeAgent(ReplicaService, ReadService):
 
     def _tidy(self, *, is_left: bool) -> None:
         """End what it does, and remove what is of no use any more."""
-        # A live driver has said what that is. A lease that has gone may only not be mounted.
-        may_be_needed = self._is_alone or (self._spec.options.shared and not self._is_closing)
+        # A live driver has said what that is. That a lease has gone says nothing of it: someone
+        # has removed it, or it may only not be mounted.
+        may_be_needed = self._is_alone or not self._is_closing
         self._sender.end(leave=is_left or may_be_needed)
         roots = [self._root, *([self._memory.root] if self._memory is not None else [])]
         is_left = is_left or (may_be_needed and not remove_sent(roots))
@@ -285,10 +284,20 @@ class NodeAgent(ReplicaService, ReadService):
         if step is Step.SEND_ALL:
             self._is_alone = True
             self._sender.go_on_alone()
-            return Step.END if self._sender.is_idle else Step.STAY
+            return self._alone()
         if step is Step.LEAVE:
             return self._taken_over()
         return step
+
+    def _alone(self) -> Step:
+        """The driver is dead: all is sent, as long as that gets on."""
+        if self._sender.is_idle:
+            return Step.END
+        if self._sender.stuck_s < STUCK_S:
+            return Step.STAY
+        logger.warning("%s: nothing can be sent for a day; what is staged here, in %s, stays for "
+                       "a restore", self._spec.where, self._root)  # fmt: skip
+        return Step.LEAVE
 
     def _is_home_gone(self) -> bool:
         """Whether the node has gone whose disk this sends to. It never comes back by that id."""
@@ -378,19 +387,6 @@ def launch_node_agent(spec: Spec, node: str, root: Path | None, connector: Conne
         )
         .remote(name, plain, str(root or ""), connector)
     )
-
-
-def _open_memory(spec: Spec, node: str) -> Memory | None:
-    """Where the run stages in memory; None if it does not, or there is none to be used."""
-    memory = memory_of(spec.options, spec.owner, node)
-    if memory is not None:
-        try:
-            with memory.budget.opened():
-                memory.root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            logger.warning("node %s: %s; checkpoints are staged on its disk", node, error)
-            return None
-    return memory
 
 
 def limit_bytes(given: int, root: Path) -> int:

@@ -14,12 +14,13 @@ from ray.exceptions import RayError
 
 from tune_sync.agents.home_agent import NAMESPACE, START_TIMEOUT_S
 from tune_sync.agents.known_runs import KnownRun
-from tune_sync.agents.names import agent_name, connection, names_of, node_of
+from tune_sync.agents.names import agent_name, alive_nodes, check_ray, connection, names_of, node_of
+from tune_sync.agents.node_agent import launch_node_agent
 from tune_sync.behind.nodes import NodeLostError
 from tune_sync.errors import LeaseHeldError
 from tune_sync.sending.orders import News, Orders
 from tune_sync.sending.words import checkpoints
-from tune_sync.spec import Spec
+from tune_sync.spec import Connector, Spec
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -43,10 +44,14 @@ class RayNodes:
     Args:
         spec: Of the run.
         known_by: The agent that knows the run, from `connect.note_run`.
+        connector: How agents reach the destination. One that has ended, as this driver was silent,
+            is started again. None: that is left to the next report there.
     """
 
-    def __init__(self, spec: Spec, known_by: Any = None) -> None:
-        self._spec = spec
+    def __init__(
+        self, spec: Spec, known_by: Any = None, connector: Connector | None = None
+    ) -> None:
+        self._spec, self._connector = spec, connector
         self._known_by = known_by
         self._connection = ""
         self._handles: dict[str, Any] = {}
@@ -94,8 +99,14 @@ class RayNodes:
         handle = self._handles.get(node)
         if handle is None:
             name = agent_name(self._spec, node)
-            _check_ray()
-            handle = self._handles[node] = ray.get_actor(name, namespace=NAMESPACE)
+            check_ray()
+            try:
+                handle = ray.get_actor(name, namespace=NAMESPACE)
+            except ValueError:  # it has ended: it sent all, or left what it could not send
+                if self._connector is None or orders.is_closing:
+                    raise
+                handle = launch_node_agent(self._spec, node, None, self._connector)
+            self._handles[node] = handle
         return handle.exchange.remote(orders)
 
     def _heard(self) -> dict[str, News | Exception]:
@@ -152,18 +163,6 @@ class RayNodes:
             logger.debug("nobody can be told of %s: %s", lost, error)
 
 
-def _check_ray() -> None:
-    # A thread may be at it when its process ends. Ray's own calls would start Ray again.
-    if not ray.is_initialized():
-        raise ConnectionError("Ray has ended in this process, and is not started again to ask it")
-
-
-def alive_nodes() -> set[str]:
-    """All nodes that Ray says live. Raises ConnectionError where Ray has ended."""
-    _check_ray()
-    return {str(found["NodeID"]) for found in ray.nodes() if found["Alive"]}
-
-
 def _wait(refs: Sequence[Any], timeout_s: float) -> set[Any]:
     """Those that are there; waits until all of them are, or the time is over."""
     if not refs:
@@ -218,8 +217,9 @@ def _finish(where: str, name: str, timeout_s: float, asked: Sequence[Any], began
         if news is None:
             return True
         now_s = time.monotonic()
-        if news.sent_bytes != sent_bytes:
-            moved_s, sent_bytes = now_s, news.sent_bytes
+        if news.sent_bytes > sent_bytes:
+            moved_s = now_s
+        sent_bytes = news.sent_bytes  # less: it was started again
         if now_s - moved_s > timeout_s:
             logger.warning(
                 "%s: %d checkpoints of an earlier run stay on node %s: %s",

@@ -3,12 +3,14 @@
 | the lease | what the agent does |
 |---|---|
 | cannot be read | waits: it may be replaced just now, or be half of one after a crash of its disk |
-| has gone | ends: the run has ended and all is stored, or the experiment was removed |
+| has gone | ends, and keeps what is not stored: someone has removed it, or the experiment |
 | is another run's | ends: that run goes on without what is here, which the next restore looks at |
 | is held while the directory is tidied | waits |
 | is held by who tidied and has died | ends: nobody may write; what is here is left, as for a run |
 | is beating | waits for the driver |
-| is silent, or was left | sends all, then ends |
+| is silent, or was left | sends all, then ends; what does not get on for a day is left |
+
+A driver that ends well says so itself: then nothing is of use any more, and no lease is asked.
 """
 
 from __future__ import annotations
@@ -22,13 +24,17 @@ from tune_sync.homes.lease import LEASE_TTL_S, TIDYING, holder_from_json, in_use
 # Longer than any lease is believed in without a heartbeat, also where nodes' clocks differ.
 SILENT_S = max(LEASE_TTL_S, BUCKET_LEASE_TTL_S) + 30
 
+# An agent whose driver is dead ends once nothing has got on for so long: a restore on its node
+# sends what it leaves. A shorter time would end it in an outage that somebody repairs.
+STUCK_S = 24 * 3600.0
+
 
 class Step(enum.Enum):
     """What an agent does next."""
 
     STAY = "stay"
     SEND_ALL = "send all"
-    END = "end"
+    END = "end, and remove what is of no use"
     LEAVE = "end, and leave what is staged"
 
 

@@ -21,6 +21,7 @@ from typing import IO
 
 from tune_sync import layout
 from tune_sync.behind.confirm import confirm
+from tune_sync.behind.failures import Failures
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staged_send import send_attempt
 from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError
@@ -286,7 +287,7 @@ def _copy(source: StagedCopies, target: StagedCopies, checkpoint: str, attempt: 
 
 def send_left(
     left: LeftBehind, home: Home, is_wanted: Callable[[str], bool | None],
-    moved: Callable[[], None] = lambda: None,
+    moved: Callable[[], None] = lambda: None, sent: list[str] | None = None,
 ) -> list[str]:  # fmt: skip
     """Send what was reported and is still wanted, and remove the rest; returns what was sent.
 
@@ -297,13 +298,14 @@ def send_left(
         home: The destination.
         is_wanted: Of a checkpoint's key; None if it is none of this experiment, and stays.
         moved: Called again and again as long as this gets on.
+        sent: Here what was sent is added, also if an error is raised then.
 
     Raises:
-        DamagedOnWayError: See `send_attempt`; what is not sent stays.
-        Exception: What the destination raises; here too.
+        DamagedOnWayError: See `send_attempt`; what is not sent stays, and the others are sent.
+        Exception: What the destination raises, or this disk; here too. See `Failures`.
     """
-    copies = StagedCopies(left.root)
-    sent, unlisted, unknown = list[str](), list[OSError](), set[str]()
+    copies, failures, sent = StagedCopies(left.root), Failures(), [] if sent is None else sent
+    unlisted, unknown = list[OSError](), set[str]()
     found = _in_order(copies, unlisted)
     stays = bool(unlisted)
     for checkpoint, attempt, seal in found:
@@ -314,9 +316,10 @@ def send_left(
         if wanted is None or (seal is None and not copies.is_abandoned(checkpoint, attempt)):
             stays = True
             continue
-        if wanted and seal is not None and _send(copies, checkpoint, seal, home, moved):
-            sent.append(checkpoint)
-        copies.remove(checkpoint, attempt)
+        with failures.kept(checkpoint):
+            if wanted and seal is not None and _send(copies, checkpoint, seal, home, moved):
+                sent.append(checkpoint)
+            copies.remove(checkpoint, attempt)
     if unlisted:
         logger.warning("%s keeps what cannot be looked at: %s", left.root, unlisted[0])
     if unknown:
@@ -324,6 +327,7 @@ def send_left(
             "%s keeps what was reported in %s: no trial of the restored experiment is known there",
             left.root, ", ".join(map(repr, sorted(unknown))),
         )  # fmt: skip
+    failures.check()
     if not stays:
         left.remove()
     return sent

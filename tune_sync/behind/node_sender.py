@@ -17,30 +17,32 @@ from pathlib import Path
 
 from tune_sync import layout
 from tune_sync.behind.confirm import confirm
+from tune_sync.behind.looking import PATIENCE_S, Looking
 from tune_sync.behind.node_copies import NodeCopies
 from tune_sync.behind.node_disk import NodeDisk
 from tune_sync.behind.removing import Removing
 from tune_sync.behind.settling import NO_ANSWER, Tries
+from tune_sync.behind.sought import Sought
 from tune_sync.behind.staged_copy import Later, StagedCopies
 from tune_sync.behind.staged_send import DamagedOnWayError, NotNeededError, send_attempt
-from tune_sync.behind.telling import Once
 from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError, StoreFullError
 from tune_sync.fastpath.folder import remove_empty
 from tune_sync.homes.home import Home
 from tune_sync.manifest import Seal
 from tune_sync.sending.backlog import NOT_STAGED
-from tune_sync.sending.bandwidth import Bandwidth
+from tune_sync.sending.bandwidth import Bandwidth, Turn
 from tune_sync.sending.gate import SENDERS_COUNT
 from tune_sync.sending.orders import News, Orders
 from tune_sync.sending.queue import Item, SendQueue
+from tune_sync.sending.retries import Retries
 from tune_sync.worker import Worker
 
 logger = logging.getLogger("ray.tune_sync")
 
 # How often it looks for work that nobody has told it of.
 LOOK_S = 2.0
-# After a failure: each client has tried for itself by then.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+# Of an attempt after a failure: each client has tried for itself by then. A thread goes on sooner.
+FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_REST_S = 1.0, 30.0, 5.0
 
 
 class NodeSender:
@@ -49,27 +51,28 @@ class NodeSender:
     Args:
         root, memory: The run's staging directory here; and in shared memory, if that is used.
         open_home: Makes the destination's home; called again after each failure.
-        limit_bytes: See `SendQueue`.
-        only_wanted, only_expected: See `SendQueue`.
+        limit_bytes, only_wanted, only_expected: See `SendQueue`.
         max_bytes_per_s: It sends no more than this; 0: no limit.
-        first_pause_s: See `FIRST_PAUSE_S`.
+        first_pause_s, patience_s: See `FIRST_PAUSE_S`, and `Looking`.
     """
 
     def __init__(
         self, root: Path, open_home: Callable[[], Home], limit_bytes: int, *,
         memory: Path | None = None, only_wanted: bool = False, only_expected: bool = False,
         max_bytes_per_s: int = 0, first_pause_s: float = FIRST_PAUSE_S,
+        patience_s: float = PATIENCE_S,
     ) -> None:  # fmt: skip
         self._copies, self._memory = NodeCopies(*([memory] if memory else []), root), memory
         self._places, self._seals = dict[str, StagedCopies](), dict[str, Seal]()
         self._open_home, self._first_pause_s = open_home, first_pause_s
+        self._retries = Retries(first_pause_s, LONGEST_PAUSE_S, time.monotonic())
         self._queue, self._tries = SendQueue(limit_bytes, only_wanted, only_expected), Tries()
         self._bandwidth = Bandwidth(max_bytes_per_s)
-        self._noted, self._warn = set[str](), Once()  # attempts of several ranks
-        self._sent_bytes = self._stored_count = self._stored_bytes = self._forgotten_count = 0
+        self._looking, self._sought = Looking(self._copies, memory, patience_s), Sought(open_home)
+        self._stored_count = self._stored_bytes = self._forgotten_count = 0
         self._error, self._confirming, self._is_ending = "", "", False
         self._changed = threading.Condition()
-        self._disk, self._heard_s = NodeDisk(root), time.monotonic()
+        self._disk, self._heard_s, self._noted = NodeDisk(root), time.monotonic(), set[str]()
         self._confirmer, self.removing = Worker("tune_sync-confirm"), Removing()
         self.scan()
         self._threads = [
@@ -85,16 +88,9 @@ class NodeSender:
         An attempt may be sealed while it grows: it is complete if its seal says so, or if it was
         reported, and so is `expected`.
         """
-        for disk in (self._disk, *([NodeDisk(self._memory)] if self._memory else [])):
-            disk.sweep_making()
         with self._changed:
             known = {item.attempt for item in self._queue.items()}
-        for copies, checkpoint, attempt in self._copies.attempts(self._warn):
-            if attempt not in known:
-                with suppress(OSError):  # the others are taken in all the same
-                    self._take_in(copies, checkpoint, attempt, attempt in expected)
-        with self._changed:
-            self._changed.notify_all()
+        self._looking.look(known, expected, self._take_in)
 
     def wake(self) -> None:
         """Something was sealed."""
@@ -119,7 +115,8 @@ class NodeSender:
         self._remove_some()
         with self._changed:
             self._changed.notify_all()
-            return self._news(orders)
+            news = self._news(orders)
+        return self._sought.answer(news, self._looking.may_have)
 
     def make_room(self) -> None:
         """The disk is full: remove all that is published."""
@@ -182,6 +179,12 @@ class NodeSender:
             return time.monotonic() - self._heard_s
 
     @property
+    def stuck_s(self) -> float:
+        """Seconds since sending got on, or the driver was heard."""
+        with self._changed:
+            return time.monotonic() - max(self._retries.moved_s, self._heard_s)
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is left to be sent."""
         with self._changed:
@@ -200,6 +203,7 @@ class NodeSender:
         for thread in self._threads:
             thread.join(LOOK_S)
         self._confirmer.close(LOOK_S)
+        self._sought.close(LOOK_S)
         self.removing.close(LOOK_S)
         if not leave:
             self._copies.remove_all()
@@ -210,8 +214,8 @@ class NodeSender:
 
     def _news(self, orders: Orders) -> News:
         return replace(
-            self._queue.news(orders, time.time()), stored_count=self._stored_count,
-            stored_bytes=self._stored_bytes, sent_bytes=self._sent_bytes, error=self._error,
+            self._queue.news(orders, time.time()), sent_bytes=self._retries.moved_bytes,
+            stored_count=self._stored_count, stored_bytes=self._stored_bytes, error=self._error,
             noted=[i.attempt for i in self._queue.items() if self._knows_parts(i.attempt)],
         )  # fmt: skip
 
@@ -237,31 +241,18 @@ class NodeSender:
                 copies.note_parts(item.checkpoint, item.attempt, parts)
                 self._noted.add(item.attempt)
 
-    def _take_in(
-        self, copies: StagedCopies, checkpoint: str, attempt: str, is_expected: bool
-    ) -> None:
-        try:
-            seal = copies.seal(checkpoint, attempt)
-        except (DamagedError, OSError) as error:
-            self._warn(error)
-            return
-        if seal is None and copies.is_abandoned(checkpoint, attempt):
-            copies.remove(checkpoint, attempt)
-        if seal is None or (seal.ranks_count is None and not is_expected):
-            return
-        size_bytes = sum(file.size_bytes for file in seal.files)
-        stored_as = copies.stored_as(checkpoint, attempt)
-        in_memory, known = copies.root == self._memory, seal.is_confirmed or bool(stored_as)
-        item = Item(checkpoint, attempt, seal.sealed_s, size_bytes, stored_as, in_memory, known)
-        is_added = False
+    def _take_in(self, copies: StagedCopies, seal: Seal, item: Item) -> None:
+        is_added, attempt = False, item.attempt
         while not is_added:
             forgotten_count = self._forgotten_count
-            if not copies.is_sealed(checkpoint, attempt):  # without the lock: this disk may hang
+            # Without the lock: this disk may hang.
+            if not copies.is_sealed(item.checkpoint, attempt):
                 return  # another thread has removed it since
             with self._changed:
                 if is_added := forgotten_count == self._forgotten_count:  # else look again
                     self._seals[attempt], self._places[attempt] = seal, copies
                     self._queue.add(item)
+                    self._changed.notify_all()
         if not item.is_confirmed:
             self._confirmer.add(partial(self._confirm, item))
 
@@ -320,22 +311,26 @@ class NodeSender:
             self._places.pop(attempt, None)
             self._noted.discard(attempt)
             self._tries.forget(attempt)
+            self._retries.forget(attempt)
 
     def _work(self) -> None:
         failed_count = 0
         while True:
             with self._changed:
-                item = self._queue.next()
-                if item is None and not self._is_ending:
-                    self._changed.wait(LOOK_S)
+                now_s = time.monotonic()
+                # Who asks hears of a try that began after that.
+                paused = () if self._tries.is_awaited else self._retries.paused(now_s)
+                item = self._queue.next(paused)
                 if self._is_ending:
                     return
+                if item is None:
+                    self._changed.wait(self._retries.wait_s(now_s, LOOK_S))
+                    continue
                 number = self._tries.begin()
-            if item is None:
-                continue
+                self._retries.begin(item.attempt, now_s)
             failed_count = 0 if self._send(item) else failed_count + 1
             if failed_count:
-                pause_s = min(LONGEST_PAUSE_S, self._first_pause_s * 2.0 ** (failed_count - 1))
+                pause_s = min(LONGEST_REST_S, self._first_pause_s * 2.0 ** min(failed_count - 1, 9))
                 with self._changed:
                     self._tries.failed(number)
                     self._changed.wait_for(
@@ -353,7 +348,8 @@ class NodeSender:
             with suppress(StoreFullError):  # else it is sent again if this process ends before
                 copies.stored(item.checkpoint, item.attempt, stored_as)
         except NotNeededError:
-            self._put_back(item, "")
+            with self._changed:
+                self._queue.put_back(item.attempt)
             return True
         except (DamagedError, DamagedOnWayError, ImmutableError, PathRefusedError) as error:
             self._give_up(item, error)
@@ -366,6 +362,7 @@ class NodeSender:
         with self._changed:
             self._error = ""
             self._queue.sent(item.attempt, stored_as)
+            self._retries.stored(item.attempt, time.monotonic())
             self._stored_count += 1
             self._stored_bytes += item.size_bytes
         return True
@@ -382,19 +379,21 @@ class NodeSender:
     def _goes_on(self, item: Item, size_bytes: int) -> bool:
         """Whether to send so many bytes more; waits until they may be sent."""
         with self._changed:
-            until_s = (now_s := time.monotonic()) + self._bandwidth.take(size_bytes, now_s)
-            self._sent_bytes += size_bytes
+            now_s, at_bytes = time.monotonic(), 0
+            turn = Turn(size_bytes, now_s, now_s + self._bandwidth.take(size_bytes, now_s))
             while True:
-                self._sent_bytes += 1  # tells that something moves
-                wait_s = until_s - time.monotonic()
-                if self._is_ending or self._queue.is_dropped(item.attempt) or wait_s <= 0:
-                    return not self._is_ending and not self._queue.is_dropped(item.attempt)
-                self._changed.wait(min(wait_s, LOOK_S))
+                before_bytes, at_bytes = at_bytes, turn.gone_bytes(now_s)
+                self._retries.goes(item.attempt, at_bytes - before_bytes, now_s)
+                is_over = self._is_ending or self._queue.is_dropped(item.attempt)
+                if is_over or now_s >= turn.end_s:
+                    return not is_over
+                self._changed.wait(min(turn.end_s - now_s, LOOK_S))
+                now_s = time.monotonic()
 
     def _put_back(self, item: Item, error: str) -> None:
-        if error:
-            log = logger.warning if not self._error else logger.debug
-            log("cannot send now, goes on trying: %s", error)
+        log = logger.warning if not self._error else logger.debug
+        log("cannot send now, goes on trying: %s", error)
         with self._changed:
-            self._error = error or self._error
-            self._queue.put_back(item.attempt)
+            self._error = error
+            self._queue.put_back(item.attempt, time.time())
+            self._retries.failed(item.attempt, time.monotonic())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
 import tempfile
@@ -16,6 +17,8 @@ from tune_sync.fastpath.budget import Budget
 from tune_sync.fastpath.folder import SHARED_MEMORY, folder_of
 from tune_sync.homes.disk import cannot_be_made
 from tune_sync.spec import Options
+
+logger = logging.getLogger("ray.tune_sync")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -120,3 +123,16 @@ def memory_of(options: Options, owner: str, node: str) -> Memory | None:
 def staging_roots(options: Options) -> list[Path]:
     """Where a node may have staging of runs, also of those with other settings."""
     return [folder_of(Path(options.memory_dir or SHARED_MEMORY)), staging_root(options.staging_dir)]
+
+
+def open_memory(options: Options, owner: str, node: str) -> Memory | None:
+    """Where a run stages in memory; None if it does not, or there is none to be used."""
+    memory = memory_of(options, owner, node)
+    if memory is not None:
+        try:
+            with memory.budget.opened():
+                memory.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            logger.warning("node %s: %s; checkpoints are staged on its disk", node, error)
+            return None
+    return memory

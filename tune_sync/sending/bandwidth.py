@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 
 class Bandwidth:
     """For one thread at a time.
@@ -21,3 +23,24 @@ class Bandwidth:
         start_s = max(self._free_s, now_s)
         self._free_s = start_s + size_bytes / self._bytes_per_s
         return start_s - now_s
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Bytes that may be sent from a moment on, and get there little by little.
+
+    Attributes:
+        size_bytes: How many.
+        began_s: When they were asked for.
+        end_s: When they may be sent.
+    """
+
+    size_bytes: int
+    began_s: float
+    end_s: float
+
+    def gone_bytes(self, now_s: float) -> int:
+        """What counts by now; one more than there are once they may be sent, also for none."""
+        if now_s >= self.end_s:
+            return self.size_bytes + 1
+        return int(self.size_bytes * (now_s - self.began_s) / (self.end_s - self.began_s))

@@ -52,7 +52,7 @@ class News:
         left_s: For how long the oldest of them has been staged.
         stored_count: Attempts that this agent has sent, since it was started.
         stored_bytes: Their size.
-        sent_bytes: Grows while anything moves; no exact count.
+        sent_bytes: Grows while sending gets on, and not by what only fails again; no exact count.
         error: Why the last try failed; "" if it did not.
         sending: Attempts that are under way.
         is_full: Writers wait for room.

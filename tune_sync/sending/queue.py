@@ -2,7 +2,7 @@
 
 The driver says which attempts it waits for (`wanted`), which are published, and which nobody
 needs any more (`dropped`). Where it plans what travels (`only_wanted`), nothing else is sent.
-Without a driver all that is staged is sent, oldest first.
+Without a driver all that is staged is sent, oldest first. What failed goes behind the others.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class SendQueue:
         self._sending: set[str] = set()
         self._failed: dict[str, str] = {}
         self._awaited: set[str] = set()
+        self._again_s: dict[str, float] = {}
         self._orders = Orders()
         self.is_alone = False
         self.making_bytes = 0
@@ -96,9 +97,13 @@ class SendQueue:
             self._awaited.add(attempt)
         return item is not None and bool(item.stored_as)
 
-    def next(self) -> Item | None:
-        """What is to be sent now, if anything; it counts as being sent from here on."""
-        todo = [item for item in self._in_turn() if item.is_confirmed]
+    def next(self, paused: Collection[str] = ()) -> Item | None:
+        """What is to be sent now, if anything; it counts as being sent from here on.
+
+        Args:
+            paused: What makes way for others just now.
+        """
+        todo = [i for i in self._in_turn() if i.is_confirmed and i.attempt not in paused]
         item = min(todo, key=self._turn, default=None)
         if item is not None:
             self._sending.add(item.attempt)
@@ -110,9 +115,14 @@ class SendQueue:
         if attempt in self._items:
             self._items[attempt] = replace(self._items[attempt], stored_as=stored_as)
 
-    def put_back(self, attempt: str) -> None:
-        """It could not be sent now."""
+    def put_back(self, attempt: str, now_s: float | None = None) -> None:
+        """It could not be sent now. With a moment of the epoch, it is as one that was sealed then.
+
+        So what always fails has no turn before all others have had one.
+        """
         self._sending.discard(attempt)
+        if now_s is not None and attempt in self._items:
+            self._again_s[attempt] = now_s
 
     def give_up(self, attempt: str, reason: str) -> None:
         """It can never be sent."""
@@ -136,6 +146,7 @@ class SendQueue:
         self._sending.discard(attempt)
         self._failed.pop(attempt, None)
         self._awaited.discard(attempt)
+        self._again_s.pop(attempt, None)
 
     def is_dropped(self, attempt: str) -> bool:
         """Whether nobody needs it any more."""
@@ -241,7 +252,7 @@ class SendQueue:
     def _turn(self, item: Item) -> tuple[int, float, str]:
         wanted = self._orders.wanted
         rank = wanted.index(item.attempt) if item.attempt in wanted else len(wanted)
-        return rank, item.sealed_s, item.attempt
+        return rank, self._again_s.get(item.attempt, item.sealed_s), item.attempt
 
     def _newest(self) -> set[str]:
         """The newest checkpoint of each trial."""
