@@ -6,10 +6,12 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
-from tune_sync.errors import NOT_PUBLISHABLE, TuneSyncError
+from tune_sync.errors import NOT_PUBLISHABLE, LeaseLostError, TuneSyncError
 from tune_sync.homes.sites import DriverHome
 from tune_sync.manifest import Manifest, warn_of_conflicts
+from tune_sync.publisher import TOLD_BY_COUNT
 from tune_sync.sending.backlog import Accepted
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -45,8 +47,18 @@ class Arrivals:
                 with self._tells(accepted.checkpoint):
                     manifests.append(self._place(accepted))
         finally:  # all that is placed is known before any of it is recorded, side by side
+            errors: list[Exception] = []
             with ThreadPoolExecutor(self._home.publish_at_once) as pool:
-                list(pool.map(self._record, manifests))
+                list(pool.map(partial(self._try_record, errors), manifests))
+            for error in sorted(errors, key=lambda e: not isinstance(e, LeaseLostError))[:1]:
+                raise error
+
+    def _try_record(self, errors: list[Exception], manifest: Manifest) -> None:
+        if len(errors) < TOLD_BY_COUNT:  # else it is the place, and would say so of each
+            try:
+                self._record(manifest)
+            except Exception as error:  # one that is refused does not hold up those after it
+                errors.append(error)
 
     def _place(self, accepted: Accepted) -> Manifest:
         if accepted.manifest is not None:

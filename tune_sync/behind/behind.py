@@ -310,10 +310,13 @@ class Behind:
     def _write_some(self) -> None:
         try:
             self._look_for_doubted()
-            self._publish_some()
+            why_not = self._publish_some()
+            # One that is refused for ever holds up no state that may not name it.
             self._write_state()
             self._files.write()
             self._delete_some()
+            if why_not is not None:
+                raise why_not
         except LeaseLostError as error:
             logger.debug("%s", error)  # whoever checks the lease tells
         except Exception as error:  # the next turn tries again
@@ -330,10 +333,17 @@ class Behind:
             for checkpoint in gone:
                 self._backlog.lose_stored(checkpoint)
 
-    def _publish_some(self) -> None:
+    def _publish_some(self) -> Exception | None:
+        """Returns why some of it is still to be published."""
         with self._tables:
             complete = self._backlog.complete()
-        self._arrivals.publish(complete)
+        try:
+            self._arrivals.publish(complete)
+        except LeaseLostError:
+            raise
+        except Exception as error:
+            return error
+        return None
 
     def _published(self, checkpoint: str) -> None:
         with self._tables:

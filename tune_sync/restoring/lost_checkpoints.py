@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from tune_sync.behind.behind import Behind
-from tune_sync.checkpoint import Checkpoint
 from tune_sync.restoring import ray_records
+from tune_sync.restoring.unpublished import go_on_without_unpublished, published_result
 from tune_sync.run import Run
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -19,13 +19,18 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 def go_on_without_lost(run: Run, trials: Collection[Any], filesystem: pafs.PyFileSystem) -> None:
     """Have Ray forget what was lost; a trial goes on from its newest that is published.
 
+    Where nothing is staged on nodes: see `go_on_without_unpublished`.
+
     Args:
         run: The run.
         trials: Ray's.
         filesystem: The run's.
     """
-    gone = run.behind.take_gone() if run.behind is not None else set()
-    if not gone or run.behind is None:
+    if run.behind is None:
+        go_on_without_unpublished(run, trials, filesystem)
+        return
+    gone = run.behind.take_gone()
+    if not gone:
         return
     for trial in trials:
         lost = [r for r in ray_records.results(trial) if ray_records.key_of(run, r) in gone]
@@ -44,7 +49,7 @@ def _forget(
     if now is None:
         now = stored
         if now is None and newest:
-            now = _result(run, trial, newest, filesystem)
+            now = published_result(run, trial, newest, filesystem)
             run.spare(newest)
             left = [*left, now]
     ray_records.keep_only(trial, left, now)
@@ -62,10 +67,3 @@ def _newest_stored(run: Run, behind: Behind, directory: str) -> str:
     own = behind.newest_published(directory)
     earlier = "" if own else run.newest_of_earlier(directory)
     return earlier if earlier and run.home.committer.manifest(earlier) is not None else own
-
-
-def _result(run: Run, trial: Any, key: str, filesystem: pafs.PyFileSystem) -> Any:
-    manifest = run.home.committer.manifest(key)
-    metrics = manifest.metrics if manifest is not None else None
-    checkpoint = Checkpoint(f"{run.root}/{key}", filesystem)
-    return ray_records.result_of(trial, checkpoint, metrics)
