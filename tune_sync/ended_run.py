@@ -10,8 +10,9 @@ from tune_sync.run import Run
 
 
 def end_run(
-    handler: SyncHandler, run: Run, keep_saves: Callable[[], None], between: Callable[[], None]
-) -> None:
+    handler: SyncHandler, run: Run, keep_saves: Callable[[], None], between: Callable[[], None],
+    go_on: Callable[[], None],
+) -> None:  # fmt: skip
     """Publish what is left, and give the directory back.
 
     Args:
@@ -19,6 +20,7 @@ def end_run(
         run: It has not been closed.
         keep_saves: Publishes saves that Ray has dropped.
         between: Called again and again while this waits for other nodes.
+        go_on: Has the last state not name what cannot be published.
 
     Raises:
         NotStoredError: Something accepted is not stored; Ray's fit() raises it.
@@ -28,6 +30,8 @@ def end_run(
     try:
         run.check_lease()
         keep_saves()
+        run.publisher.wait_recorded(timeout_s)
+        go_on()
         run.retire_unused()
         handler.files.ended()
         handler.files.flush(timeout_s)

@@ -1,7 +1,9 @@
 """Publishes in the background what the control loop placed, in the order that keeps promises.
 
 * A placed checkpoint is recorded (made durable, manifest written) in the background.
-* State waits for `drain`: it is written after the records of what it names.
+* State waits for `drain`: it is written after the records of what it names. What can never be
+  recorded, or cannot while others can, is given up: once no state names it any more (see
+  `leave_out`) none waits for it. It is tried again all the same, more rarely and at the end.
 * A delete is applied only after state that no longer names the checkpoint was written. A
   snapshot may have been taken before the delete was asked for and written after it, so two
   state writes have to pass, or one once the control loop has ended (`flush`); and whoever asks
@@ -12,12 +14,16 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
-from tune_sync.errors import NOT_PUBLISHABLE, WRONG_IN_ITSELF, NotStoredError, SyncTimeoutError
+from tune_sync import layout
+from tune_sync.errors import NOT_PUBLISHABLE, WRONG_IN_ITSELF, SyncTimeoutError
 from tune_sync.manifest import Manifest
+from tune_sync.unrecorded import Unrecorded
 from tune_sync.worker import Worker
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -26,6 +32,9 @@ STATE_WRITES_BEFORE_DELETE = 2
 # So many that fail in a row tell of the place they are in: it would say so of each that is left,
 # after all its tries. One alone may be that one's own fault.
 TOLD_BY_COUNT = 2
+# How long a state waits for what was given up to be left out: Ray's control loop does that with its
+# next step. If that takes longer, the state after this one is put.
+LEFT_OUT_WITHIN_S = 10.0
 
 
 class Recorder(Protocol):
@@ -46,11 +55,12 @@ class Doomed:
     """A delete that was asked for.
 
     Attributes:
-        is_unnamed: See `Publisher.retire_later`.
+        is_unnamed, is_before: See `Publisher.retire_later`.
         writes_count: Of state, since then.
     """
 
     is_unnamed: Callable[[], bool]
+    is_before: Callable[[int], bool]
     writes_count: int = 0
 
 
@@ -79,7 +89,8 @@ class Publisher:
         self._undone: dict[str, None] = {}  # deletes that failed: they are tried after later ones
         self._retiring: set[str] = set()
         self._recording: dict[str, Manifest] = {}
-        self._failed: dict[str, tuple[Manifest, Exception]] = {}
+        self._failed = Unrecorded()
+        self._is_asked = False  # whether somebody leaves out what is given up
         self._names_changed = threading.Condition()
 
     def record_later(self, manifest: Manifest) -> None:
@@ -115,15 +126,27 @@ class Publisher:
         """Whether a checkpoint is being deleted."""
         return checkpoint in self._retiring
 
-    def retire_later(self, checkpoint: str, is_unnamed: Callable[[], bool] = lambda: True) -> None:
+    def retire_later(
+        self, checkpoint: str, is_unnamed: Callable[[], bool] = lambda: True,
+        is_before: Callable[[int], bool] = lambda version: False,
+    ) -> None:  # fmt: skip
         """Delete a checkpoint once no state names it any more. Returns at once.
 
         Args:
             checkpoint: Its key.
             is_unnamed: Whether the state that was written last was surely made after the delete.
+            is_before: The same of a version of the state; see `Versions.made_count`.
         """
         with self._names_changed:
-            self._doomed.setdefault(checkpoint, Doomed(is_unnamed))
+            self._doomed.setdefault(checkpoint, Doomed(is_unnamed, is_before))
+            self._names_changed.notify_all()
+
+    def doomed_in(self, trial: str) -> list[str]:
+        """A trial's recorded checkpoints whose delete waits for state, the newest first."""
+        with self._names_changed:
+            lacking = self._failed.keys() | self._recording.keys()
+            found = [c for c in self._doomed if layout.parent(c) == trial and c not in lacking]
+        return sorted(found, key=layout.by_age, reverse=True)
 
     def retire_now(self, checkpoint: str) -> None:
         """Delete a checkpoint that no state names. Returns at once."""
@@ -143,29 +166,58 @@ class Publisher:
                 self._doomed[checkpoint].writes_count += 1
         self._retire_due(STATE_WRITES_BEFORE_DELETE)
 
-    def drain(self, timeout_s: float) -> None:
-        """Return when all that was placed is recorded.
+    def drain(self, timeout_s: float, version: int = -1) -> None:
+        """Return when all is recorded that a state may name.
+
+        Args:
+            timeout_s: Give up after so long.
+            version: Of the state, see `Versions.made_count`: what Ray let go of before it was made
+                is not named. -1: it is not known.
 
         Raises:
             NotStoredError: Something could not be recorded; names it and why.
             SyncTimeoutError: It took longer than `timeout_s`.
         """
-        if self._failed:
-            self._records.add(self._record_failed)
-        left_count = self._records.wait(timeout_s)
-        if left_count:
-            raise SyncTimeoutError(
-                f"{left_count} checkpoints are still being published after {timeout_s:.0f} s; "
-                f"does {self._where} answer? Restore the run once it does"
-            )
+        now_s = time.monotonic()
         with self._names_changed:
-            if self._failed:
-                raise NotStoredError("; ".join(f"{c}: {e}" for c, (_, e) in self._failed.items()))
+            if self._failed.due(now_s):
+                self._records.add(lambda: self._record_failed(now_s))
+        self._wait_for_records(timeout_s)
+        with self._names_changed:
+            if self._is_asked:
+                self._names_changed.wait_for(
+                    lambda: not self._failed.given_up() & self._holding(version), LEFT_OUT_WITHIN_S
+                )
+            self._failed.check(self._holding(version))
+
+    def wait_recorded(self, timeout_s: float) -> None:
+        """Return when each record was tried, or after so long."""
+        self._records.wait(timeout_s)
+
+    def given_up(self) -> frozenset[str]:
+        """What state waits for in vain. Whoever asks tells soon that it is left out. Never blocks.
+
+        It can never be recorded, or could not several times, while others could.
+        """
+        with self._names_changed:
+            self._is_asked = True
+            return self._failed.given_up()
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """See `leave_out`; less what could be recorded after all."""
+        return self._failed.left_out
+
+    def leave_out(self, checkpoints: frozenset[str]) -> None:
+        """Tell that no state that is put from here on names these; none waits for them."""
+        with self._names_changed:
+            self._failed.leave_out(checkpoints)
+            self._names_changed.notify_all()
 
     def failed(self) -> dict[str, Exception]:
         """What was placed and could not be recorded, and why. Does not block."""
         with self._names_changed:
-            return {checkpoint: error for checkpoint, (_, error) in self._failed.items()}
+            return {checkpoint: found.error for checkpoint, found in self._failed.items()}
 
     def refused(self) -> dict[str, Exception]:
         """Of what `failed` tells, what can never be recorded as it was reported."""
@@ -192,11 +244,18 @@ class Publisher:
         self.settle(timeout_s)
 
     def settle(self, timeout_s: float) -> None:
-        """`drain`, and wait for the deletes that are due."""
+        """Wait for the deletes that are due, and for all records; try again what has failed.
+
+        Raises as `drain`, but for what Ray has let go of.
+        """
         left_count = self._deletes.wait(timeout_s)
         if left_count:
             logger.warning("deletes are not done after %.0f s; the rest stays", timeout_s)
-        self.drain(timeout_s)
+        if self._failed:
+            self._records.add(self._record_failed)
+        self._wait_for_records(timeout_s)
+        with self._names_changed:
+            self._failed.check(self._failed.keys() - self._doomed.keys())
 
     def close(self, timeout_s: float) -> bool:
         """End the threads after what is queued; returns whether they ended in time."""
@@ -219,32 +278,55 @@ class Publisher:
         for _ in added:
             self._deletes.add(self._retire_all_due)
 
+    def _wait_for_records(self, timeout_s: float) -> None:
+        left_count = self._records.wait(timeout_s)
+        if left_count:
+            raise SyncTimeoutError(
+                f"{left_count} checkpoints are still being published after {timeout_s:.0f} s; "
+                f"does {self._where} answer? Restore the run once it does"
+            )
+
+    def _holding(self, version: int) -> set[str]:
+        """What keeps a version of the state from being put."""
+        unnamed = {c for c, doomed in self._doomed.items() if doomed.is_before(version)}
+        return self._failed.keys() - self._failed.left_out - unnamed
+
     def _record(self, manifest: Manifest) -> None:
+        checkpoint = manifest.checkpoint
         try:
             self._committer.record(manifest)
         except Exception as error:  # kept, tried again by `drain`, and raised there
-            logger.warning("cannot publish %s: %s", manifest.checkpoint, error)
-            with self._names_changed:  # as the last, so that the others are tried before it
-                self._failed.pop(manifest.checkpoint, None)
-                self._failed[manifest.checkpoint] = (manifest, error)
+            with self._names_changed:
+                is_news = self._failed.failed(manifest, error, time.monotonic())
+            if is_news:  # told once, however often it fails
+                logger.warning("cannot publish %s: %s", checkpoint, error)
         else:
             with self._names_changed:
-                self._failed.pop(manifest.checkpoint, None)
+                self._failed.recorded(checkpoint)
         with self._names_changed:
-            self._recording.pop(manifest.checkpoint, None)
+            self._recording.pop(checkpoint, None)
             self._names_changed.notify_all()
 
-    def _record_failed(self) -> None:
+    def _record_failed(self, now_s: float = float("inf")) -> None:
+        """Try again what is due at a moment; all at the end."""
         with self._names_changed:
-            failed = [manifest for manifest, _ in self._failed.values()]
+            failed = self._failed.due(now_s)
         in_a_row = 0
-        for manifest in failed:
-            self._record(manifest)
-            error = self.failed().get(manifest.checkpoint)
+        for found in failed:
+            checkpoint = found.manifest.checkpoint
+            with self._names_changed:
+                if self._failed.get(checkpoint) is not found or checkpoint in self._retiring:
+                    continue  # deleted, or placed again: it must not come back
+                self._recording[checkpoint] = found.manifest
+            self._record(found.manifest)
+            error = self.failed().get(checkpoint)
             is_of_place = error is not None and not isinstance(error, NOT_PUBLISHABLE)
             in_a_row = in_a_row + 1 if is_of_place else 0
             if in_a_row == TOLD_BY_COUNT:
                 return
+
+    def _is_not_recorded_now(self, checkpoint: str) -> bool:
+        return checkpoint not in self._recording
 
     def _discard(self, attempts: list[tuple[str, str]]) -> None:
         try:
@@ -262,6 +344,7 @@ class Publisher:
                 checkpoint = next(iter(self._due))
                 del self._due[checkpoint]
                 self._retiring.add(checkpoint)
+                self._names_changed.wait_for(partial(self._is_not_recorded_now, checkpoint))
             try:
                 self._committer.retire(checkpoint)
             except Exception as error:  # an old checkpoint stays for now: no loss, but say so
@@ -276,6 +359,6 @@ class Publisher:
                 in_a_row = 0
             finally:
                 with self._names_changed:
-                    self._failed.pop(checkpoint, None)  # nobody wants it recorded any more
+                    self._failed.forget(checkpoint)  # nobody wants it recorded any more
                     self._retiring.discard(checkpoint)
                     self._names_changed.notify_all()

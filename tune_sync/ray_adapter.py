@@ -47,6 +47,7 @@ from tune_sync.restoring.dropped_saves import DroppedSaves
 from tune_sync.restoring.lost_checkpoints import LostCheckpoints
 from tune_sync.restoring.lost_space import check_saved, is_space_left_out
 from tune_sync.restoring.restored import adopt_published
+from tune_sync.restoring.unpublished import start_without_unpublished
 from tune_sync.restoring.written_records import WrittenRecords
 from tune_sync.run import Run
 from tune_sync.spec import Spec
@@ -263,10 +264,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             self._handler.files.made(run, *(t.local_experiment_path for t in self._trials[:1]))
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Publish what the trial is about to load, if that is still to be done.
-
-        Raises ConfigError for a trial whose directory is named as `layout.check_trial` refuses.
-        """
+        """Publish what the trial is about to load. Raises as `layout.check_trial`."""
         layout.check_trial(ray_records.directory_of(trial))
         self._saves.started(trial)
         run = self._handler.start()
@@ -274,6 +272,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         self._clones.look(run, trials, trial, self._publish_early, starts=True)
         self._lost.about_to_load(run, trials, trial)
         self._publish_early(trial)
+        start_without_unpublished(run, trial, self._filesystem)
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """The scheduler may have told trials to go on from other ones' checkpoints."""
@@ -330,7 +329,8 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         handler, run = self._handler, self._handler.run
         if run is not None and not run.closed:
             keep_saves = partial(self._keep_dropped_saves, trials)
-            end_run(handler, run, keep_saves, partial(self._written.refresh, run))
+            go_on = partial(self._lost.go_on_without, run, trials)
+            end_run(handler, run, keep_saves, partial(self._written.refresh, run), go_on)
 
     def _publish(self, checkpoint: Any, metrics: dict[str, Any]) -> None:
         path = checkpoint.path

@@ -253,11 +253,11 @@ class Run:
         if self.latest(layout.parent(checkpoint)) == checkpoint:
             logger.warning("%s is the latest of its trial; it is not deleted", checkpoint)
             return
-        is_unnamed = self.versions.deleted()
+        deleted = self.versions.deleted()
         if self.behind is not None:
             self.behind.retire_later(checkpoint)
         else:
-            self.publisher.retire_later(checkpoint, is_unnamed)
+            self.publisher.retire_later(checkpoint, deleted, deleted.is_before)
 
     def is_on_its_way(self, key: str) -> bool:
         """Whether a key is that of a checkpoint that this run knows, and need not ask for."""

@@ -96,6 +96,7 @@ class SentFiles:
             return FileStream(*given)
         stream = StateStream(*given)
         if run is not None:
+            stream.made_count = run.versions.made_count
             stream.arrived, stream.version = run.versions.copying(), self._order.read_state()
         return stream
 
@@ -351,7 +352,7 @@ class SentFiles:
         self, stream: FileStream, key: str, durable: bool, run: Run | None, timeout_s: float
     ) -> None:
         if run is not None and durable:  # what it names was placed before
-            run.publisher.drain(timeout_s)
+            run.publisher.drain(timeout_s, getattr(stream, "made_count", -1))
         before = self._digests.get(key)
         if run is not None and before is None and layout.is_state(key):
             before = _digest_at(run, key)

@@ -7,6 +7,27 @@ later or never: the loop may end by an exception, and Ray only logs that a versi
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A delete; called, it tells whether a version has arrived that was made after it.
+
+    Attributes:
+        made_count: See `Versions.made_count`, when it was asked for.
+        arrived_count: Returns the latest that has arrived.
+    """
+
+    made_count: int
+    arrived_count: Callable[[], int]
+
+    def __call__(self) -> bool:
+        return self.is_before(self.arrived_count())
+
+    def is_before(self, version: int) -> bool:
+        """Whether a version was made after it, and so does not name what was deleted."""
+        return version > self.made_count
 
 
 class Versions:
@@ -21,14 +42,15 @@ class Versions:
         """Ray has made a version, and its file is complete."""
         self._made_count += 1
 
-    def deleted(self) -> Callable[[], bool]:
-        """A checkpoint was deleted: versions that are made from now on do not name it.
+    @property
+    def made_count(self) -> int:
+        """Tells versions apart: whoever reads the newest one now reads this one, or a later one."""
+        return self._made_count
 
-        Returns:
-            Whether such a version has arrived.
-        """
-        count = self._deleted_at = self._made_count
-        return lambda: self._arrived_count > count
+    def deleted(self) -> Deleted:
+        """A checkpoint was deleted: versions that are made from now on do not name it."""
+        self._deleted_at = self._made_count
+        return Deleted(self._made_count, lambda: self._arrived_count)
 
     def copying(self) -> Callable[[], None]:
         """Ray is about to read the file of its newest version.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from tests.crash.scenarios import C0, C1, ONE, OTHER, RANK_0, RANK_1, SENT, TWO
 from tests.crash_buckets.run import Run
+from tune_sync.errors import NotWholeError
 from tune_sync.homes.bucket.aside import aside_key
 from tune_sync.homes.bucket.staging import RETIRED, mark_key
 from tune_sync.layout import manifest_key
@@ -124,6 +126,21 @@ def deleted_by_hand(run: Run) -> None:
     run.publish(C0, TWO)
 
 
+def cannot_be_published_and_is_left_out(run: Run) -> None:
+    """Its objects are gone before it is recorded: state goes on without it, and Ray deletes it."""
+    run.place(C0, ONE, [run.stage(C0, ONE)])
+    run.lose_by_hand(C0)
+
+    def refuse() -> None:
+        with suppress(NotWholeError):  # a second try at its files may lie aside, and count
+            run.committer.record(run.placed[C0])
+
+    run.do(refuse)
+    run.publish(C1, TWO)
+    run.state(C1)
+    run.retire(C0)
+
+
 def two_in_flight(run: Run) -> None:
     first, second = run.stage(C0, ONE), run.stage(C1, TWO)
     run.place(C0, ONE, [first])
@@ -208,7 +225,8 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
         record_twice,
         retire_after_state, use_a_name_again, retire_what_is_not_recorded,
         use_a_name_whose_delete_was_cut_off, empty_checkpoint,
-        deleted_by_hand, two_in_flight, taken_by_a_driver_that_says_so_later, a_later_try_is_taken,
+        deleted_by_hand, cannot_be_published_and_is_left_out, two_in_flight,
+        taken_by_a_driver_that_says_so_later, a_later_try_is_taken,
         sealed_again_after_the_delete, complete_and_retired, ends_before_all_is_recorded,
         ranks_sent_behind_a_dead_driver, an_earlier_large_file_comes_last,
     )

@@ -16,6 +16,7 @@ from tests.unit.staged import placed
 from tests.unit.test_run_left import Silent
 from tune_sync.behind.behind import Behind
 from tune_sync.homes.home import LocalHome
+from tune_sync.manifest import Manifest
 from tune_sync.publisher import Publisher
 
 REWRITE_S, TIMEOUT_S = 0.4, 30.0
@@ -112,3 +113,28 @@ def test_what_someone_removed_from_the_destination_is_lost_once_a_trial_wants_it
     assert behind.gone() == {"t/checkpoint_000001"}
     assert behind.newest_published("t") == "t/checkpoint_000000"
     assert behind.why_lost("t/checkpoint_000000") == ""
+
+
+def test_one_that_is_refused_holds_up_neither_others_nor_a_state_that_does_not_name_it(
+    behind: Behind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committer, wrote = behind._home.committer, threading.Event()
+    record, refused = committer.record, "t/checkpoint_000000"
+
+    def refuse(manifest: Manifest) -> None:
+        if manifest.checkpoint == refused:
+            raise PermissionError(13, "Permission denied")
+        record(manifest)
+
+    monkeypatch.setattr(committer, "record", refuse)
+    with behind._tables:  # a state that was made before both, and is not written yet
+        behind.offer("experiment_state-1.json", wrote.set, is_state=True, names=True)
+        for number in range(2):
+            manifest = placed(committer, {"a": b"1"}, f"t/checkpoint_00000{number}")
+            behind.accept_placed(manifest)
+    assert wrote.wait(TIMEOUT_S)
+    end_s = time.monotonic() + TIMEOUT_S
+    while not behind.newest_published("t"):
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    assert behind.newest_published("t") == "t/checkpoint_000001"

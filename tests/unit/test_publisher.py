@@ -206,13 +206,17 @@ def test_a_name_being_deleted_is_used_again_only_afterwards(tmp_path: Path, publ
 def test_a_checkpoint_that_was_deleted_need_not_be_recorded_any_more(
     tmp_path: Path, publish: Make
 ) -> None:
+    """State is told of as written only once `drain` returned for it."""
     committer = Broken(LocalStore(tmp_path))
     manifest = placed(committer, {"a": b"1"})
     publisher = publish(committer)
-    publisher.retire_later(CHECKPOINT)
     publisher.record_later(manifest)
-    publisher.state_written()
-    publisher.state_written()
+    publisher.retire_later(CHECKPOINT, is_before=lambda version: version > 1)
+    with pytest.raises(NotStoredError):
+        publisher.drain(TIMEOUT_S, 1)
+    for _ in range(2):
+        publisher.drain(TIMEOUT_S, 2)
+        publisher.state_written()
     publisher.settle(TIMEOUT_S)
     assert committer.store.info(CHECKPOINT) is None
 

@@ -145,7 +145,7 @@ def test_in_training_nobody_waits_for_manifests_and_state_comes_after_them() -> 
 def test_nothing_stays_of_large_state_whose_manifests_cannot_be_put_before_it() -> None:
     home, files = BucketHome(MemoryBucket()), SentFiles()
 
-    def drain(timeout_s: float) -> None:
+    def drain(timeout_s: float, version: int) -> None:
         raise NotStoredError("t/checkpoint_000000: the bucket takes no manifest")
 
     run: Any = SimpleNamespace(

@@ -10,10 +10,8 @@ from contextlib import contextmanager
 from tune_sync.errors import NOT_PUBLISHABLE, LeaseLostError, TuneSyncError
 from tune_sync.homes.sites import DriverHome
 from tune_sync.manifest import Manifest, warn_of_conflicts
+from tune_sync.publisher import TOLD_BY_COUNT
 from tune_sync.sending.backlog import Accepted
-
-# So many that fail in a row tell of the destination. One alone may be that one's own fault.
-TOLD_BY_COUNT = 2
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 

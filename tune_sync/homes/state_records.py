@@ -75,14 +75,20 @@ class Correction:
 
 
 class Corrections:
-    """Those of one run. Methods may be called from any thread."""
+    """Those of one run. Methods may be called from any thread.
+
+    Attributes:
+        never: What is taken out of each trial that is put from now on, though Ray keeps it.
+    """
 
     def __init__(self) -> None:
+        self.never: frozenset[str] = frozenset()
         self._known: Mapping[str, Correction] = {}  # by trial id; replaced whole
 
     def put(self, trial_id: str, correction: Correction) -> None:
         """What is written of a trial from now on."""
         after = correction.after(self._known.get(trial_id))
+        after = replace(after, lost=after.lost | self.never)
         self._known = {**self._known, trial_id: after}
 
     def __bool__(self) -> bool:

@@ -17,6 +17,7 @@ from tune_sync.behind.telling import Once
 from tune_sync.checkpoint import Checkpoint
 from tune_sync.errors import TuneSyncError
 from tune_sync.restoring import ray_records
+from tune_sync.restoring.unpublished import go_on_without_unpublished
 from tune_sync.run import Run
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -45,6 +46,8 @@ class LostCheckpoints:
     What this run has published is known here. What earlier ones did is asked for in the background:
     until it is known, Ray's record stays as it is, and no state is written that names what is lost.
 
+    Where nothing is staged on nodes: see `go_on_without_unpublished`.
+
     Args:
         filesystem: The run's.
     """
@@ -65,8 +68,11 @@ class LostCheckpoints:
             starting: The trial of these that is about to load its checkpoint, if any.
         """
         behind = run.behind
-        gone = behind.gone() if behind is not None else set()
-        if not gone or behind is None:
+        if behind is None:
+            go_on_without_unpublished(run, trials, self._filesystem)
+            return
+        gone = behind.gone()
+        if not gone:
             return
         forgotten = set(gone)
         for trial in trials:

@@ -207,12 +207,25 @@ def go_on_from(trial: Any, result: Any) -> None:
     """Have a trial go on from a result, its own or another trial's; None: from its beginning."""
     trial.run_metadata.checkpoint_manager._latest_checkpoint_result = result
     trial.invalidate_json_state()
+    trial.run_metadata.invalidate_cache()
 
 
 def forget_some(trial: Any, gone: Collection[str]) -> None:
     """Take checkpoints out of Ray's record, by path. Ray is about to register another one."""
     manager = trial.run_metadata.checkpoint_manager
     manager._checkpoint_results = [r for r in listed(trial) if r.checkpoint.path not in gone]
+
+
+def put_first(trial: Any, result: Any) -> None:
+    """Have Ray keep a result that it let go of, as the first that it lets go of again."""
+    manager = trial.run_metadata.checkpoint_manager
+    manager._checkpoint_results = [result, *listed(trial)]
+
+
+def newest_left(trial: Any, gone: Collection[str]) -> Any:
+    """The newest of a trial's own results that is none of these, by path; or None."""
+    own = kept(trial).values()
+    return _newest(trial, [r for r in own if r.checkpoint.path not in gone])
 
 
 def drop(trial: Any, gone: Collection[str]) -> None:

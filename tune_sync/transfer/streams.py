@@ -163,10 +163,12 @@ class StateStream(CopiedStream):
     Attributes:
         arrived: See `Versions.copying`.
         version: See `SearchOrder.read_state`.
+        made_count: See `Versions.made_count`; -1: it is not known.
     """
 
     arrived: Callable[[], None] = staticmethod(lambda: None)
     version = 0
+    made_count = -1
 
 
 class SearchStream(FileStream):
