@@ -93,6 +93,12 @@ _KINDS = (
         "give storage_options={'account_name': ...}, or set AZURE_STORAGE_ACCOUNT_NAME",
     ),
     _kind(
+        "One of service account path or service account key",
+        ConfigError,
+        "storage_options give one of them and the environment the other: unset "
+        "GOOGLE_SERVICE_ACCOUNT and GOOGLE_SERVICE_ACCOUNT_KEY",
+    ),
+    _kind(
         "libjvm|libhdfs",
         ConfigError, "hdfs:// needs Java and Hadoop on each node: set JAVA_HOME and HADOOP_HOME",
     ),
