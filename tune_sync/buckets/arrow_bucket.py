@@ -166,20 +166,25 @@ class ArrowBucket:
         buffer_bytes: int | None,
     ) -> None:  # fmt: skip
         stream = fs.open_output_stream(path, buffer_size=buffer_bytes)
+        given_bytes = 0
         try:
             for chunk in chunks:
+                given_bytes += len(chunk)
                 stream.write(chunk)
-            stream.close()
         except BaseException:
             # A stream of pyarrow cannot be given up: it completes when it is dropped. And what its
             # end says would hide why.
-            self._take_back(stream, path)
+            self._take_back(stream, path, given_bytes)
             raise
+        # If that fails it may yet have ended, and what is there be whole, ours or another writer's.
+        stream.close()
 
-    def _take_back(self, stream: Any, path: str) -> None:
+    def _take_back(self, stream: Any, path: str, given_bytes: int) -> None:
         with suppress(Exception):
             stream.close()
         with suppress(Exception):  # no seal names it: nobody takes it for whole
+            if (self._fs.get_file_info(path).size or 0) > given_bytes:
+                return  # another writer's: more than ours can have become
             self._fs.delete_file(path)
 
     def _check_bucket(self) -> None:
