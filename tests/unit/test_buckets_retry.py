@@ -309,3 +309,32 @@ def test_who_ends_a_request_by_hand_ends_it() -> None:
     with pytest.raises(KeyboardInterrupt):
         bucket.get("x")
     assert pauses == []
+
+
+@pytest.mark.parametrize(
+    ("try_s", "has_answered", "tries_count"),
+    [(10.0, False, 3), (10.0, True, 10), (300.0, False, 2), (0.1, False, 10)],
+)
+def test_where_packets_are_dropped_who_never_had_an_answer_is_told_within_a_minute(
+    try_s: float, has_answered: bool, tries_count: int
+) -> None:
+    now_s = 0.0
+
+    class Dropping(Scripted):
+        def _fail(self) -> None:
+            nonlocal now_s
+            now_s += try_s
+            super()._fail()
+
+    def sleep(pause_s: float) -> None:
+        nonlocal now_s
+        now_s += pause_s
+
+    client = Dropping(*[TimeoutError("timed out")] * 20)
+    bucket = RetryBucket(lambda: client, "s3://b/x", Retry(sleep=sleep, clock=lambda: now_s))
+    if has_answered:
+        bucket.info("x")
+    with pytest.raises(StoreUnreachableError):
+        bucket.get("x")
+    assert client.tries_count == tries_count
+    assert now_s < 60 or has_answered or try_s > 60

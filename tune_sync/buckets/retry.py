@@ -41,6 +41,9 @@ LONGEST_PAUSE_S = 10.0
 UNCLEAR = "the store knows nothing of this upload any more: send it again"
 # Of an object that is compared with what was sent.
 LOOK_BYTES = 16 << 20
+# Who never had an answer begins no third or later try after so long in tries: most often its
+# endpoint is wrong. Who had one goes through all tries.
+UNHEARD_S = 30.0
 # A stream cannot be done again, so it starts with credentials that are no older than this. Those
 # who renew them do so minutes before the old ones end.
 STREAM_CREDENTIALS_S = 60.0
@@ -226,8 +229,9 @@ class RetryBucket:
 
     def _do(self, doing: str, act: Callable[[Client], T]) -> T:
         rebuilt = False
-        tried_count = 0
+        tried_count, tried_s = 0, 0.0
         while True:
+            began_s = self._retry.clock()
             try:
                 found = act(self._here())
                 self._has_answered = True
@@ -235,8 +239,11 @@ class RetryBucket:
             except BaseException as raised:
                 error = as_exception(raised)
                 tried_count += 1
+                tried_s += self._retry.clock() - began_s
                 self._warn(error)
-                again = is_transient(error) and tried_count < self._retry.tries_count
+                in_vain = not self._has_answered and tried_count > 1 and tried_s >= UNHEARD_S
+                is_last = tried_count >= self._retry.tries_count or in_vain
+                again = is_transient(error) and not is_last
                 if is_denied(error) and not rebuilt:  # credentials may have been renewed
                     rebuilt = True
                     self._rebuild()
