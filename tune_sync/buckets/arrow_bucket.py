@@ -63,11 +63,11 @@ class ArrowBucket:
         self._fs = self._make(0)
         self._streams = self._make(PART_RETRIES_COUNT)
 
-    def check(self) -> None:
+    def check(self, *, tidies: bool = False) -> None:
         """See `Client.check`."""
         # First: an answer about the bucket alone tells no reason.
         ours, _ = self.list_dir(INTERNAL_DIR)
-        left = [o.key for o in ours if o.key.startswith(ASIDE) and _is_old(o)]
+        left = [o.key for o in ours if tidies and o.key.startswith(ASIDE) and _is_old(o)]
         with suppress(OSError):  # who may not delete is not kept from looking
             self.delete(left)
         self._check_bucket()

@@ -41,7 +41,7 @@ class FsspecBucket:
         """A new client, with the credentials of now."""
         self._fs = self._make()
 
-    def check(self) -> None:
+    def check(self, *, tidies: bool = False) -> None:
         """See `Client.check`."""
         self._check_bucket()
         self.list_dir(INTERNAL_DIR)

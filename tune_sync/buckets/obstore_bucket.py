@@ -54,7 +54,7 @@ class ObstoreBucket:
         self._store = self._make(0)
         self._streams = self._make(STREAM_RETRIES_COUNT)
 
-    def check(self) -> None:
+    def check(self, *, tidies: bool = False) -> None:
         """See `Client.check`. A listing: for a single object no library says what is missing."""
         self.list_dir(INTERNAL_DIR)
 

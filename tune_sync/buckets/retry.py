@@ -55,8 +55,11 @@ class Client(Bucket, Protocol):
     def rebuild(self) -> None:
         """Make the client anew, with the credentials of now."""
 
-    def check(self) -> None:
-        """Raise unless the bucket is there and can be listed."""
+    def check(self, *, tidies: bool = False) -> None:
+        """Raise unless the bucket is there and can be listed.
+
+        `tidies`: remove old objects, too, that writers who were killed left aside.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +195,15 @@ class RetryBucket:
         if keys:
             self._do(f"delete {keys[0]}", lambda c: c.delete(keys))
 
-    def check(self) -> None:
-        """Look whether the bucket is there and can be listed.
+    def check(self, *, tidies: bool = False) -> None:
+        """Look whether the bucket is there and can be listed. `tidies`: see `Client.check`.
 
         Raises:
             ConfigError: No such bucket, another region, a missing library.
             StoreDeniedError: No permission, or no valid credentials.
             StoreUnreachableError: It does not answer.
         """
-        self._do("open the bucket", lambda c: c.check())
+        self._do("open the bucket", lambda c: c.check(tidies=tidies))
 
     def _etag_of(self, key: str, source: _Source) -> str | None:
         """The e-tag of an object that holds what `source` gave; None if that is not there."""
