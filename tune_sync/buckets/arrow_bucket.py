@@ -18,7 +18,7 @@ from tune_sync.buckets.bucket import (
     Bucket,
     Capabilities,
     ObjectInfo,
-    check_object_key,
+    Rooted,
     part_size_bytes,
 )
 from tune_sync.errors import PutConflictError
@@ -36,7 +36,7 @@ ASIDE_S = 86_400.0
 MAX_COPY_BYTES = 5 << 30
 
 
-class ArrowBucket:
+class ArrowBucket(Rooted):
     """See `bucket.Bucket`.
 
     pyarrow leaves an empty object in place of a directory whose last object was deleted. These are
@@ -53,8 +53,8 @@ class ArrowBucket:
         self, make: Callable[[int], pafs.FileSystem], root: str,
         make_larger: Callable[[], Bucket] | None = None,
     ) -> None:  # fmt: skip
+        super().__init__(root)
         self._make = make
-        self._root = root.rstrip("/")
         self._make_larger = make_larger
         self.rebuild()
 
@@ -200,12 +200,6 @@ class ArrowBucket:
         if not found:
             self._check_bucket()
         return sorted(found, key=lambda f: str(f.path))
-
-    def _path(self, key: str) -> str:
-        return f"{self._root}/{check_object_key(key)}" if key else self._root
-
-    def _key(self, path: str) -> str:
-        return path.strip("/").removeprefix(self._root.strip("/")).strip("/")
 
     def _object(self, found: pafs.FileInfo) -> ObjectInfo:
         modified = found.mtime_ns

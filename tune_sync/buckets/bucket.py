@@ -151,3 +151,20 @@ def check_object_key(key: str) -> str:
             "rename the file"
         )
     return check_key(key)
+
+
+class Rooted:
+    """Keys as paths of a library that knows no roots.
+
+    Args:
+        root: Path of the root in it.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root.rstrip("/")
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{check_object_key(key)}" if key else self._root
+
+    def _key(self, path: str) -> str:
+        return path.strip("/").removeprefix(self._root.strip("/")).strip("/")
