@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -338,3 +338,23 @@ def test_where_packets_are_dropped_who_never_had_an_answer_is_told_within_a_minu
         bucket.get("x")
     assert client.tries_count == tries_count
     assert now_s < 60 or has_answered or try_s > 60
+
+
+@pytest.mark.parametrize("taken_count", [1, 2])
+def test_an_upload_that_ended_half_way_is_never_taken_for_whole(taken_count: int) -> None:
+    """Where another writer's object is what was sent until then."""
+
+    class Ended(Scripted):
+        def put_stream(self, key: str, chunks: Iterable[bytes | memoryview], *size: object) -> str:
+            asked = iter(chunks)
+            self.objects[key] = b"".join(bytes(next(asked)) for _ in range(taken_count))
+            if taken_count == 2:
+                assert next(asked, None) is None
+            raise FileNotFoundError("NoSuchUpload")
+
+    bucket, _ = over(Ended())
+    if taken_count == 2:
+        assert bucket.put_stream("y", [b"1", b"2"])
+        return
+    with pytest.raises(StoreUnreachableError, match="send it again"):
+        bucket.put_stream("y", [b"1", b"2"])

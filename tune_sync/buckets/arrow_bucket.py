@@ -154,8 +154,8 @@ class ArrowBucket(Rooted):
     ) -> None:  # fmt: skip
         """Replace an object whole: what fails half way leaves what was there."""
         aside = self._path(f"{ASIDE}{uuid.uuid4().hex}")
-        self._write(fs, aside, chunks, buffer_bytes)
         try:
+            self._write(fs, aside, chunks, buffer_bytes)
             fs.copy_file(aside, self._path(key))
         finally:
             with suppress(OSError):  # `check` removes it later

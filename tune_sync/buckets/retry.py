@@ -207,8 +207,10 @@ class RetryBucket:
 
     def _etag_of(self, key: str, source: _Source) -> str | None:
         """The e-tag of an object that holds what `source` gave; None if that is not there."""
-        found = self.info(key) if source.digest is not None else None
-        if found is None or source.digest is None or found.size_bytes != source.taken_bytes:
+        if source.digest is None or not source.is_at_end:
+            return None
+        found = self.info(key)
+        if found is None or found.size_bytes != source.taken_bytes:
             return None
         digest = xxhash.xxh3_128()
         for start in range(0, found.size_bytes, LOOK_BYTES):
@@ -299,7 +301,7 @@ class _Source:
         self.digest = xxhash.xxh3_128() if remembers else None
         self.taken_bytes = 0
         self.error: Exception | None = None
-        self.is_asked = False
+        self.is_asked = self.is_at_end = False
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
         self.is_asked = True
@@ -309,6 +311,7 @@ class _Source:
                 if self.digest is not None:
                     self.digest.update(chunk)
                 yield chunk
+            self.is_at_end = True
         except Exception as error:
             self.error = error
             raise
