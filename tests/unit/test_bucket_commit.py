@@ -211,6 +211,36 @@ def test_who_lost_the_lease_while_it_looked_publishes_nothing(bucket: CountingBu
     assert bucket.info(manifest_key(C0)) is None
 
 
+@pytest.mark.parametrize("lost_at", [1, 2])
+def test_who_lost_the_lease_deletes_no_checkpoint(bucket: CountingBucket, lost_at: int) -> None:
+    asked = 0
+
+    def fence() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == lost_at:
+            raise LeaseLostError("someone took over")
+
+    mine = BucketCommitter(bucket, "me")
+    manifest = publish(mine, staged(mine, {"x": b"1"}))
+    before = dict(bucket.objects)
+    with pytest.raises(LeaseLostError):  # the second: its mark was tried for long
+        BucketCommitter(bucket, "me", fence).retire(C0)
+    assert mine.manifest(C0) == manifest and bucket.get(f"{C0}/x") == b"1"
+    assert lost_at > 1 or bucket.objects == before
+
+
+def test_who_lost_the_lease_gives_up_no_attempt(bucket: CountingBucket) -> None:
+    def fence() -> None:
+        raise LeaseLostError("someone took over")
+
+    attempt = staged(BucketCommitter(bucket, "other"), {"x": b"1"})
+    before = dict(bucket.objects)
+    with pytest.raises(LeaseLostError):
+        BucketCommitter(bucket, "me", fence).discard_attempt(C0, attempt)
+    assert bucket.objects == before
+
+
 @pytest.mark.parametrize("found", [None, b"1", b"longer"])
 def test_a_missing_or_other_object_keeps_it_from_being_published(
     bucket: CountingBucket, committer: BucketCommitter, found: bytes | None

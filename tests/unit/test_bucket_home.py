@@ -275,6 +275,17 @@ def test_a_directory_that_holds_published_checkpoints_is_not_removed_as_such(
     assert bucket.list("") == []
 
 
+def test_what_a_late_writer_left_beside_a_checkpoint_is_not_listed() -> None:
+    bucket = MemoryBucket()
+    home = BucketHome(bucket)
+    attempt = home.begin(C0)
+    write(home, attempt, b"x", chunks=False)
+    home.seal(C0, Seal(attempt, 0, 1.0, (FileEntry("x", 1, digest_of(b"x")),), ("empty",)))
+    home.publish(C0, False, [attempt])
+    bucket.put(f"{C0}/late", b"of an attempt that was given up")
+    assert [entry.key for entry in home.list(C0, True)] == [f"{C0}/empty", f"{C0}/x"]
+
+
 def test_what_is_still_not_published_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the keys of a retry may lie files of the try before; its own wait aside meanwhile."""
     bucket = MemoryBucket()

@@ -133,10 +133,31 @@ def test_an_unreadable_lease_is_free(
     mine(bucket, clock, made).acquire()
 
 
-def test_of_many_who_take_at_once_one_has_it(clock: Clock, made: list[BucketLease]) -> None:
-    bucket = MemoryBucket()
-    leave(bucket)
-    clock.now_s += BUCKET_LEASE_TTL_S
+class Together(MemoryBucket):
+    """The first puts of so many wait for each other: all of these have looked before."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._have_looked = False
+        self._all_looked = threading.Barrier(count, self._let_go)
+
+    def _let_go(self) -> None:
+        self._have_looked = True
+
+    def put(self, key: str, data: bytes | memoryview, **condition: Any) -> str:
+        if threading.current_thread() is not threading.main_thread() and not self._have_looked:
+            self._all_looked.wait(TIMEOUT_S)
+        return super().put(key, data, **condition)
+
+
+@pytest.mark.parametrize("is_free", [True, False])
+def test_of_many_who_take_at_once_one_has_it(
+    clock: Clock, made: list[BucketLease], *, is_free: bool
+) -> None:
+    bucket = Together(12)
+    if not is_free:
+        leave(bucket)
+        clock.now_s += BUCKET_LEASE_TTL_S
     leases = [mine(bucket, clock, made, f"run {n}") for n in range(12)]
 
     def take(lease: BucketLease) -> bool:

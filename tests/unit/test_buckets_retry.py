@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -309,3 +309,52 @@ def test_who_ends_a_request_by_hand_ends_it() -> None:
     with pytest.raises(KeyboardInterrupt):
         bucket.get("x")
     assert pauses == []
+
+
+@pytest.mark.parametrize(
+    ("try_s", "has_answered", "tries_count"),
+    [(10.0, False, 3), (10.0, True, 10), (300.0, False, 2), (0.1, False, 10)],
+)
+def test_where_packets_are_dropped_who_never_had_an_answer_is_told_within_a_minute(
+    try_s: float, has_answered: bool, tries_count: int
+) -> None:
+    now_s = 0.0
+
+    class Dropping(Scripted):
+        def _fail(self) -> None:
+            nonlocal now_s
+            now_s += try_s
+            super()._fail()
+
+    def sleep(pause_s: float) -> None:
+        nonlocal now_s
+        now_s += pause_s
+
+    client = Dropping(*[TimeoutError("timed out")] * 20)
+    bucket = RetryBucket(lambda: client, "s3://b/x", Retry(sleep=sleep, clock=lambda: now_s))
+    if has_answered:
+        bucket.info("x")
+    with pytest.raises(StoreUnreachableError):
+        bucket.get("x")
+    assert client.tries_count == tries_count
+    assert now_s < 60 or has_answered or try_s > 60
+
+
+@pytest.mark.parametrize("taken_count", [1, 2])
+def test_an_upload_that_ended_half_way_is_never_taken_for_whole(taken_count: int) -> None:
+    """Where another writer's object is what was sent until then."""
+
+    class Ended(Scripted):
+        def put_stream(self, key: str, chunks: Iterable[bytes | memoryview], *size: object) -> str:
+            asked = iter(chunks)
+            self.objects[key] = b"".join(bytes(next(asked)) for _ in range(taken_count))
+            if taken_count == 2:
+                assert next(asked, None) is None
+            raise FileNotFoundError("NoSuchUpload")
+
+    bucket, _ = over(Ended())
+    if taken_count == 2:
+        assert bucket.put_stream("y", [b"1", b"2"])
+        return
+    with pytest.raises(StoreUnreachableError, match="send it again"):
+        bucket.put_stream("y", [b"1", b"2"])

@@ -18,7 +18,7 @@ from tune_sync.buckets.bucket import (
     Bucket,
     Capabilities,
     ObjectInfo,
-    check_object_key,
+    Rooted,
     part_size_bytes,
 )
 from tune_sync.errors import PutConflictError
@@ -36,7 +36,7 @@ ASIDE_S = 86_400.0
 MAX_COPY_BYTES = 5 << 30
 
 
-class ArrowBucket:
+class ArrowBucket(Rooted):
     """See `bucket.Bucket`.
 
     pyarrow leaves an empty object in place of a directory whose last object was deleted. These are
@@ -53,8 +53,8 @@ class ArrowBucket:
         self, make: Callable[[int], pafs.FileSystem], root: str,
         make_larger: Callable[[], Bucket] | None = None,
     ) -> None:  # fmt: skip
+        super().__init__(root)
         self._make = make
-        self._root = root.rstrip("/")
         self._make_larger = make_larger
         self.rebuild()
 
@@ -63,11 +63,11 @@ class ArrowBucket:
         self._fs = self._make(0)
         self._streams = self._make(PART_RETRIES_COUNT)
 
-    def check(self) -> None:
+    def check(self, *, tidies: bool = False) -> None:
         """See `Client.check`."""
         # First: an answer about the bucket alone tells no reason.
         ours, _ = self.list_dir(INTERNAL_DIR)
-        left = [o.key for o in ours if o.key.startswith(ASIDE) and _is_old(o)]
+        left = [o.key for o in ours if tidies and o.key.startswith(ASIDE) and _is_old(o)]
         with suppress(OSError):  # who may not delete is not kept from looking
             self.delete(left)
         self._check_bucket()
@@ -154,8 +154,8 @@ class ArrowBucket:
     ) -> None:  # fmt: skip
         """Replace an object whole: what fails half way leaves what was there."""
         aside = self._path(f"{ASIDE}{uuid.uuid4().hex}")
-        self._write(fs, aside, chunks, buffer_bytes)
         try:
+            self._write(fs, aside, chunks, buffer_bytes)
             fs.copy_file(aside, self._path(key))
         finally:
             with suppress(OSError):  # `check` removes it later
@@ -166,20 +166,25 @@ class ArrowBucket:
         buffer_bytes: int | None,
     ) -> None:  # fmt: skip
         stream = fs.open_output_stream(path, buffer_size=buffer_bytes)
+        given_bytes = 0
         try:
             for chunk in chunks:
+                given_bytes += len(chunk)
                 stream.write(chunk)
-            stream.close()
         except BaseException:
             # A stream of pyarrow cannot be given up: it completes when it is dropped. And what its
             # end says would hide why.
-            self._take_back(stream, path)
+            self._take_back(stream, path, given_bytes)
             raise
+        # If that fails it may yet have ended, and what is there be whole, ours or another writer's.
+        stream.close()
 
-    def _take_back(self, stream: Any, path: str) -> None:
+    def _take_back(self, stream: Any, path: str, given_bytes: int) -> None:
         with suppress(Exception):
             stream.close()
         with suppress(Exception):  # no seal names it: nobody takes it for whole
+            if (self._fs.get_file_info(path).size or 0) > given_bytes:
+                return  # another writer's: more than ours can have become
             self._fs.delete_file(path)
 
     def _check_bucket(self) -> None:
@@ -195,12 +200,6 @@ class ArrowBucket:
         if not found:
             self._check_bucket()
         return sorted(found, key=lambda f: str(f.path))
-
-    def _path(self, key: str) -> str:
-        return f"{self._root}/{check_object_key(key)}" if key else self._root
-
-    def _key(self, path: str) -> str:
-        return path.strip("/").removeprefix(self._root.strip("/")).strip("/")
 
     def _object(self, found: pafs.FileInfo) -> ObjectInfo:
         modified = found.mtime_ns

@@ -57,6 +57,8 @@ class Capabilities:
         stream_bytes: The largest object of a stream whose size is told.
         unknown_bytes: The largest of one whose size is not known before its end.
         larger: What to do about a larger one, for messages; "" if there is no way.
+        marks_streams: `put_stream` by itself tells its own object from another writer's, when the
+            answer to its end was lost.
     """
 
     conditional_put: bool
@@ -64,6 +66,7 @@ class Capabilities:
     stream_bytes: int = MAX_OBJECT_BYTES
     unknown_bytes: int = MAX_UNKNOWN_BYTES
     larger: str = ""
+    marks_streams: bool = False
 
 
 class Bucket(Protocol):
@@ -148,3 +151,20 @@ def check_object_key(key: str) -> str:
             "rename the file"
         )
     return check_key(key)
+
+
+class Rooted:
+    """Keys as paths of a library that knows no roots.
+
+    Args:
+        root: Path of the root in it.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root.rstrip("/")
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{check_object_key(key)}" if key else self._root
+
+    def _key(self, path: str) -> str:
+        return path.strip("/").removeprefix(self._root.strip("/")).strip("/")

@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -93,6 +93,7 @@ def _s3(url: BucketUrl, options: Mapping[str, Any]) -> Client:
     wrong = [name for name in texts if not isinstance(options.get(name) or "", str)]
     if wrong:
         raise ConfigError(f"storage_options {', '.join(wrong)} of {url}: strings are needed")
+    _check_keys(url, options)
     endpoint_url = options.get("endpoint_url") or aws_environment().endpoint_url
     if endpoint_url and not re.match(r"https?://\S", str(endpoint_url)):
         raise ConfigError(
@@ -117,6 +118,17 @@ def _s3(url: BucketUrl, options: Mapping[str, Any]) -> Client:
         lambda retries: _arrow_s3(url, options, retries), url.path,
         (lambda: _s3_larger(url, options, profile)) if has_larger else None,
     )  # fmt: skip
+
+
+def _check_keys(url: BucketUrl, options: Mapping[str, Any]) -> None:
+    """Half of what is given and half of the environment's are never one set of credentials."""
+    given = [name for name in ("key", "secret", "token") if options.get(name)]
+    missing = [name for name in ("key", "secret") if name not in given]
+    if given and missing:
+        raise ConfigError(
+            f"storage_options of {url} have {' and '.join(given)} without {' and '.join(missing)}: "
+            "give both key and secret, or none of the three, to take those of the environment"
+        )
 
 
 def _s3_larger(url: BucketUrl, options: Mapping[str, Any], profile: bool) -> Client:
@@ -188,30 +200,72 @@ def _is_encrypted(options: Mapping[str, Any]) -> bool:
     return not (options.get("endpoint_url") or aws_environment().endpoint_url).startswith("http:")
 
 
+def _fixed(**credentials: str | None) -> Callable[[], dict[str, Any]]:
+    """Credentials that were given, for obstore: to those it is given otherwise it adds others.
+
+    Those of the environment, such as a token that belongs to another key.
+    """
+    return lambda: {**credentials, "expires_at": None}
+
+
 def _obstore_s3(
     url: BucketUrl, options: Mapping[str, Any], profile: bool, retries_count: int
 ) -> Any:
     env = aws_environment()
     signs = options.get("sign_payload", not _is_encrypted(options))
+    endpoint_url = options.get("endpoint_url") or env.endpoint_url
+    key, provider = options.get("key"), _profile_credentials() if profile else None
+    if key:
+        secret, token = options.get("secret"), options.get("token") or None
+        provider = _fixed(access_key_id=key, secret_access_key=secret, token=token)
     wanted = {
-        "endpoint": options.get("endpoint_url") or env.endpoint_url,
+        "endpoint": endpoint_url,
+        # Else that of the environment counts.
+        "aws_endpoint_url_s3": endpoint_url,
         "region": options.get("region") or env.region or "us-east-1",
-        "access_key_id": options.get("key"),
-        "secret_access_key": options.get("secret"),
-        "session_token": options.get("token"),
-        "skip_signature": options.get("anon"),
-        "unsigned_payload": not signs,
         # The digest that was signed, once more: not every store compares the first with the bytes.
         "checksum_algorithm": "SHA256" if signs else None,
-        "credential_provider": _profile_credentials() if profile else None,
+        "credential_provider": provider,
+        "conditional_put": "etag",
     }
-    given = {name: value for name, value in wanted.items() if value}
-    settings = _obstore_settings(options, retries_count)
-    return _obstore_class("S3Store")(url.bucket, prefix=url.prefix or None, **given, **settings)
+    given: dict[str, Any] = {name: value for name, value in wanted.items() if value}
+    given["unsigned_payload"] = not signs
+    if key or options.get("anon") is not None:
+        given["skip_signature"] = bool(options.get("anon"))
+    given |= _obstore_settings(options, retries_count)
+    s3 = _obstore_class("S3Store")
+    try:
+        return s3(url.bucket, prefix=url.prefix or None, **given)
+    except Exception as error:
+        if type(error).__name__ != "UnknownConfigurationKeyError" or not endpoint_url:
+            raise
+        del given["aws_endpoint_url_s3"]  # an obstore that does not read it from there, either
+        return s3(url.bucket, prefix=url.prefix or None, **given)
+
+
+# Which of them is given decides; the first that is in the environment would, whatever is given.
+_AZURE_CREDENTIALS = {
+    "access_key": ("account_key", "access_key", "master_key"),
+    "sas_token": ("sas_token", "sas_key"),
+    "token": ("bearer_token", "token"),
+}
+
+
+def _azure_credentials(given: dict[str, Any]) -> dict[str, Any]:
+    """The same settings, with credentials among them as such that nothing is added to."""
+    for kind, names in _AZURE_CREDENTIALS.items():
+        for name in (*names, *(f"azure_storage_{name}" for name in names)):
+            if isinstance(given.get(name), str) and given[name]:
+                rest = {other: value for other, value in given.items() if other != name}
+                provider = _fixed(**{kind: given[name]})
+                return {"skip_signature": False, "credential_provider": provider, **rest}
+    return given
 
 
 def _obstore_store(url: BucketUrl, options: Mapping[str, Any], retries_count: int) -> Any:
     given = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
+    if url.scheme == "abfs":
+        given = _azure_credentials(given)
     kind = _obstore_class("GCSStore" if url.scheme == "gs" else "AzureStore")
     settings = _obstore_settings(options, retries_count)
     return kind(url.bucket, prefix=url.prefix or None, **given, **settings)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,22 @@ from tune_sync.errors import ConfigError
 STORAGE_OPTIONS = "TUNE_SYNC_STORAGE_OPTIONS"
 
 
+# What a profile has that leads to credentials. With none of them it is settings only, beside a role
+# of the machine.
+_PROFILE_CREDENTIALS = (
+    "aws_access_key_id", "credential_process", "role_arn", "sso_session", "sso_start_url",
+    "web_identity_token_file", "login_session",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class AwsEnvironment:
     """Settings of AWS's own tools.
 
     Attributes:
-        endpoint_url: `AWS_ENDPOINT_URL_S3`, or `AWS_ENDPOINT_URL`; "" for AWS itself.
-        region: `AWS_REGION`, or `AWS_DEFAULT_REGION`.
+        endpoint_url: `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, `AWS_ENDPOINT`, which obstore alone
+            would know, or that of the profile; "" for AWS itself.
+        region: `AWS_REGION`, `AWS_DEFAULT_REGION`, or that of the profile.
         has_profile: Credentials come from a profile in a file, which not every library reads.
     """
 
@@ -33,13 +44,44 @@ class AwsEnvironment:
 def aws_environment() -> AwsEnvironment:
     """Read it now: credentials may be renewed while a process runs."""
     env = os.environ
-    file = Path(env.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")).expanduser()
-    profile = env.get("AWS_PROFILE") or file.is_file()
+    name = env.get("AWS_DEFAULT_PROFILE") or env.get("AWS_PROFILE") or ""
+    keys_file = Path(env.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser()
+    config = _sections(Path(env.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser())
+    keys = _sections(keys_file)
+    profile = {**_profile(config, name or "default"), **keys.get(name or "default", {})}
+    has_profile = name or keys_file.is_file() or any(map(profile.get, _PROFILE_CREDENTIALS))
+    endpoints = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    named = next(filter(None, map(env.get, endpoints)), None)
     return AwsEnvironment(
-        env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or "",
-        env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "",
-        bool(profile) and not env.get("AWS_ACCESS_KEY_ID"),
+        named or _endpoint_of(profile, config),
+        env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or profile.get("region", ""),
+        bool(has_profile) and not env.get("AWS_ACCESS_KEY_ID"),
     )
+
+
+def _sections(path: Path) -> dict[str, dict[str, str]]:
+    """What is in a file of AWS; {} if it cannot be read: the library that needs it says why."""
+    parser = configparser.RawConfigParser(strict=False)
+    with suppress(OSError, UnicodeDecodeError, configparser.Error):
+        parser.read(path, encoding="utf-8")
+    return {name: dict(parser.items(name)) for name in parser.sections()}
+
+
+def _profile(config: Mapping[str, dict[str, str]], name: str) -> dict[str, str]:
+    plain = config.get(name, {}) if name == "default" else {}
+    return {**plain, **config.get(f"profile {name}", {})}
+
+
+def _endpoint_of(profile: Mapping[str, str], config: Mapping[str, Mapping[str, str]]) -> str:
+    """That of S3 in the services of a profile, else that of the profile."""
+    if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
+        return ""
+    services = config.get(f"services {profile.get('services')}", {})
+    for line in services.get("s3", "").splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "endpoint_url":
+            return value.strip()
+    return profile.get("endpoint_url", "")
 
 
 # Each of them says where credentials are.

@@ -69,6 +69,13 @@ _UNREACHABLE = _kind(
     transient=True,
 )
 
+# To the end of an upload in parts that has ended: by an earlier try, or by an abort.
+_ENDED_UPLOAD = _kind(
+    "NoSuchUpload|NO_SUCH_UPLOAD|upload does not exist|upload ID may be invalid",
+    StoreUnreachableError,
+    "an answer was lost, and what is there is not known to be what was sent: send it again",
+    transient=True,
+)
 # A page of a web server, or a path before the bucket: no store says that.
 _NO_STORE = _kind(
     r"<html|<!doctype|ETag Header missing|Got invalid \w+ response|An error occurred \(\) when|"
@@ -93,10 +100,17 @@ _KINDS = (
         "give storage_options={'account_name': ...}, or set AZURE_STORAGE_ACCOUNT_NAME",
     ),
     _kind(
+        "One of service account path or service account key",
+        ConfigError,
+        "storage_options give one of them and the environment the other: unset "
+        "GOOGLE_SERVICE_ACCOUNT and GOOGLE_SERVICE_ACCOUNT_KEY",
+    ),
+    _kind(
         "libjvm|libhdfs",
         ConfigError, "hdfs:// needs Java and Hadoop on each node: set JAVA_HOME and HADOOP_HOME",
     ),
     _IN_PROGRESS,
+    _ENDED_UPLOAD,
     _FULL,  # some stores say it as "403 Forbidden", too
     _kind(
         "InvalidPart|EntityTooLarge|EntityTooSmall", OSError,
@@ -185,6 +199,11 @@ def is_denied(error: BaseException) -> bool:
     return kind is not None and kind.error is StoreDeniedError
 
 
+def is_ended_upload(error: BaseException) -> bool:
+    """Whether an upload in parts had ended before: maybe by a try whose answer was lost."""
+    return _find(error) is _ENDED_UPLOAD
+
+
 def as_store_error(error: Exception, doing: str, asked: str = "") -> Exception:
     """The error to raise for what a library raised.
 
@@ -220,6 +239,8 @@ def _find(error: BaseException) -> _Kind | None:
     if isinstance(error, _ABSENT):
         if _HTML.search(signature):
             return _NO_STORE
+        if _ENDED_UPLOAD.words.search(signature):
+            return _ENDED_UPLOAD
         return _MISSING_BUCKET if _MISSING_BUCKET.words.search(signature) else None
     if isinstance(error, OSError) and error.errno in _FULL_ERRNOS:
         return _FULL

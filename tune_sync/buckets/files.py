@@ -14,7 +14,8 @@ from tune_sync.buckets.bucket import Bucket, ObjectInfo
 from tune_sync.buckets.transfers import Transfers
 from tune_sync.layout import check_key
 
-# A file up to this size is one request; of a larger one, parts go side by side.
+# A file up to this size is one request, which alone can have a condition: as much as a client would
+# hold before it sends a first part. Of a larger one, parts go side by side.
 WHOLE_BYTES = 16 << 20
 CHUNK_BYTES = 8 << 20
 ALL = "all"

@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from tune_sync.buckets.bucket import Capabilities, ObjectInfo, check_object_key, part_size_bytes
+from tune_sync.buckets.bucket import Capabilities, ObjectInfo, Rooted, part_size_bytes
 from tune_sync.buckets.failures import is_denied, is_transient
 from tune_sync.errors import PutConflictError
 from tune_sync.layout import INTERNAL_DIR
@@ -22,7 +22,7 @@ _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
 
-class FsspecBucket:
+class FsspecBucket(Rooted):
     """See `bucket.Bucket`.
 
     Args:
@@ -32,8 +32,8 @@ class FsspecBucket:
     """
 
     def __init__(self, make: Callable[[], Any], root: str, *, makes_dirs: bool = False) -> None:
+        super().__init__(root)
         self._make = make
-        self._root = root.rstrip("/")
         self._makes_dirs = makes_dirs
         self.rebuild()
 
@@ -41,7 +41,7 @@ class FsspecBucket:
         """A new client, with the credentials of now."""
         self._fs = self._make()
 
-    def check(self) -> None:
+    def check(self, *, tidies: bool = False) -> None:
         """See `Client.check`."""
         self._check_bucket()
         self.list_dir(INTERNAL_DIR)
@@ -193,12 +193,6 @@ class FsspecBucket:
         start = f"{prefix}/" if prefix else ""
         keys = [self._key(entry["name"]) for entry in found]
         return [e for e, key in zip(found, keys, strict=True) if key and key.startswith(start)]
-
-    def _path(self, key: str) -> str:
-        return f"{self._root}/{check_object_key(key)}" if key else self._root
-
-    def _key(self, path: str) -> str:
-        return path.strip("/").removeprefix(self._root.strip("/")).strip("/")
 
     def _object(self, found: dict[str, Any]) -> ObjectInfo:
         times = (found[name] for name in _TIMES if found.get(name))

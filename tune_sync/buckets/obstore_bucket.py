@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,6 +28,9 @@ LOOKS_COUNT = 16
 STREAM_RETRIES_COUNT = 40
 # So many S3 takes in one request.
 DELETES_COUNT = 1000
+# What an upload in parts has as its metadata, to be known again. Letters only: Azure takes no
+# dashes, and some proxies no underscores.
+MARK = "tunesync"
 
 
 class ObstoreBucket:
@@ -50,14 +54,14 @@ class ObstoreBucket:
         self._store = self._make(0)
         self._streams = self._make(STREAM_RETRIES_COUNT)
 
-    def check(self) -> None:
+    def check(self, *, tidies: bool = False) -> None:
         """See `Client.check`. A listing: for a single object no library says what is missing."""
         self.list_dir(INTERNAL_DIR)
 
     @property
     def capabilities(self) -> Capabilities:
         """See `Bucket.capabilities`."""
-        return Capabilities(conditional_put=True, etags=True)
+        return Capabilities(conditional_put=True, etags=True, marks_streams=True)
 
     def info(self, key: str) -> ObjectInfo | None:
         """See `Bucket.info`."""
@@ -116,10 +120,19 @@ class ObstoreBucket:
     ) -> str:
         """See `Bucket.put_stream`."""
         part_bytes = part_size_bytes(size_bytes)
-        stored = self._obstore.put(
-            self._streams, check_object_key(key), map(kept, chunks), use_multipart=True,
-            chunk_size=part_bytes, max_concurrency=max(1, IN_FLIGHT_BYTES // part_bytes),
-        )  # fmt: skip
+        mark = uuid.uuid4().hex
+        try:
+            stored = self._obstore.put(
+                self._streams, check_object_key(key), map(kept, chunks), use_multipart=True,
+                chunk_size=part_bytes, max_concurrency=max(1, IN_FLIGHT_BYTES // part_bytes),
+                attributes={MARK: mark},
+            )  # fmt: skip
+        except FileNotFoundError:
+            # Of an upload that has ended: by an earlier try, whose answer was lost?
+            etag = self._etag_of(key, mark)
+            if etag is None:
+                raise
+            return etag
         return str(stored["e_tag"] or "")
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -131,6 +144,15 @@ class ObstoreBucket:
                 self._obstore.delete(self._store, some)
             except FileNotFoundError:  # from stores that delete one by one; the rest is still there
                 self._delete_each(some)
+
+    def _etag_of(self, key: str, mark: str) -> str | None:
+        """The e-tag of an object that came of this upload; None if that is not what is there."""
+        try:
+            found = self._obstore.get(self._streams, key, options={"head": True})
+        except FileNotFoundError:
+            return None
+        is_ours = dict(found.attributes).get(MARK) == mark
+        return str(found.meta["e_tag"] or "") if is_ours else None
 
     def _only_over(self, key: str, etag: str) -> dict[str, str]:
         """The condition that an object still has this e-tag."""

@@ -51,6 +51,7 @@ def check_bucket(url: BucketUrl, options: Mapping[str, Any] | None, *, write: bo
         url: The root.
         options: `SyncConfig.storage_options`; none takes those of the environment.
         write: Put and delete an object as well, and put it on condition where its library can.
+            Remove what was left aside.
 
     Raises:
         ConfigError: No such bucket, another region, a missing library; a store that overlooks
@@ -61,7 +62,7 @@ def check_bucket(url: BucketUrl, options: Mapping[str, Any] | None, *, write: bo
     quick = dict(options or environment_options())
     quick.setdefault("request_timeout_s", 10.0)
     bucket = open_bucket(url, quick, Retry(CHECK_TRIES_COUNT))
-    bucket.check()
+    bucket.check(tidies=write)
     probe = f"{PROBE_KEY}-{uuid.uuid4().hex}"
     if bucket.info(probe) is not None:  # a web server may have a page for every path
         raise ConfigError(

@@ -11,8 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol, TypeVar
 
+import xxhash
+
 from tune_sync.buckets.bucket import Bucket, Capabilities, ObjectInfo
-from tune_sync.buckets.failures import as_exception, as_store_error, is_denied, is_transient
+from tune_sync.buckets.failures import (
+    as_exception,
+    as_store_error,
+    is_denied,
+    is_ended_upload,
+    is_transient,
+)
 from tune_sync.errors import PutConflictError, StoreDeniedError, StoreUnreachableError
 
 T = TypeVar("T")
@@ -30,6 +38,12 @@ OF_THIS_NODE = (
 DEFAULT_TRIES_COUNT = 10
 FIRST_PAUSE_S = 0.3
 LONGEST_PAUSE_S = 10.0
+UNCLEAR = "the store knows nothing of this upload any more: send it again"
+# Of an object that is compared with what was sent.
+LOOK_BYTES = 16 << 20
+# Who never had an answer begins no third or later try after so long in tries: most often its
+# endpoint is wrong. Who had one goes through all tries.
+UNHEARD_S = 30.0
 # A stream cannot be done again, so it starts with credentials that are no older than this. Those
 # who renew them do so minutes before the old ones end.
 STREAM_CREDENTIALS_S = 60.0
@@ -41,8 +55,11 @@ class Client(Bucket, Protocol):
     def rebuild(self) -> None:
         """Make the client anew, with the credentials of now."""
 
-    def check(self) -> None:
-        """Raise unless the bucket is there and can be listed."""
+    def check(self, *, tidies: bool = False) -> None:
+        """Raise unless the bucket is there and can be listed.
+
+        `tidies`: remove old objects, too, that writers who were killed left aside.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +167,7 @@ class RetryBucket:
         self, key: str, chunks: Iterable[bytes | memoryview], size_bytes: int | None = None
     ) -> str:
         """See `Bucket.put_stream`. Once bytes were taken, only the client tries parts again."""
-        source = _Source(chunks)
+        source = _Source(chunks, remembers=not self.capabilities.marks_streams)
         rebuilt = False
         if self._retry.clock() - self._built_s > self._retry.stream_credentials_s:
             self._rebuild()
@@ -163,6 +180,9 @@ class RetryBucket:
                 error = as_exception(raised)
                 if source.error is not None:
                     raise source.error from None
+                found = self._etag_of(key, source) if is_ended_upload(error) else None
+                if found is not None:
+                    return found
                 again = is_denied(error) and not rebuilt and not source.is_asked
                 if is_denied(error):  # this or the next stream shall have the credentials of now
                     rebuilt = True
@@ -175,15 +195,27 @@ class RetryBucket:
         if keys:
             self._do(f"delete {keys[0]}", lambda c: c.delete(keys))
 
-    def check(self) -> None:
-        """Look whether the bucket is there and can be listed.
+    def check(self, *, tidies: bool = False) -> None:
+        """Look whether the bucket is there and can be listed. `tidies`: see `Client.check`.
 
         Raises:
             ConfigError: No such bucket, another region, a missing library.
             StoreDeniedError: No permission, or no valid credentials.
             StoreUnreachableError: It does not answer.
         """
-        self._do("open the bucket", lambda c: c.check())
+        self._do("open the bucket", lambda c: c.check(tidies=tidies))
+
+    def _etag_of(self, key: str, source: _Source) -> str | None:
+        """The e-tag of an object that holds what `source` gave; None if that is not there."""
+        if source.digest is None or not source.is_at_end:
+            return None
+        found = self.info(key)
+        if found is None or found.size_bytes != source.taken_bytes:
+            return None
+        digest = xxhash.xxh3_128()
+        for start in range(0, found.size_bytes, LOOK_BYTES):
+            digest.update(self.get(key, start, LOOK_BYTES))
+        return found.etag if digest.digest() == source.digest.digest() else None
 
     def _here(self) -> Client:
         pid = os.getpid()
@@ -202,8 +234,9 @@ class RetryBucket:
 
     def _do(self, doing: str, act: Callable[[Client], T]) -> T:
         rebuilt = False
-        tried_count = 0
+        tried_count, tried_s = 0, 0.0
         while True:
+            began_s = self._retry.clock()
             try:
                 found = act(self._here())
                 self._has_answered = True
@@ -211,8 +244,11 @@ class RetryBucket:
             except BaseException as raised:
                 error = as_exception(raised)
                 tried_count += 1
+                tried_s += self._retry.clock() - began_s
                 self._warn(error)
-                again = is_transient(error) and tried_count < self._retry.tries_count
+                in_vain = not self._has_answered and tried_count > 1 and tried_s >= UNHEARD_S
+                is_last = tried_count >= self._retry.tries_count or in_vain
+                again = is_transient(error) and not is_last
                 if is_denied(error) and not rebuilt:  # credentials may have been renewed
                     rebuilt = True
                     self._rebuild()
@@ -240,6 +276,9 @@ class RetryBucket:
     def _fail(self, error: Exception, doing: str) -> NoReturn:
         asker = f" from {self._here_name}" if self._here_name else ""
         mapped = as_store_error(error, f"{self._where}: cannot {doing}{asker}", self._asked())
+        if isinstance(mapped, FileNotFoundError) and doing.startswith("put "):
+            # It would be taken for a source that is gone. And no store means that by it.
+            mapped = StoreUnreachableError(f"{mapped}; {UNCLEAR}")
         if mapped is error:  # "from" would make it its own cause: an endless chain
             raise error
         if isinstance(mapped, (StoreDeniedError, StoreUnreachableError)):
@@ -250,17 +289,29 @@ class RetryBucket:
 
 
 class _Source:
-    """Chunks to put, and what their origin raised: that is no error of the store."""
+    """Chunks to put, and what their origin raised: that is no error of the store.
 
-    def __init__(self, chunks: Iterable[bytes | memoryview]) -> None:
+    Args:
+        chunks: The chunks.
+        remembers: Have a digest of them.
+    """
+
+    def __init__(self, chunks: Iterable[bytes | memoryview], *, remembers: bool) -> None:
         self._chunks = chunks
+        self.digest = xxhash.xxh3_128() if remembers else None
+        self.taken_bytes = 0
         self.error: Exception | None = None
-        self.is_asked = False
+        self.is_asked = self.is_at_end = False
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
         self.is_asked = True
         try:
-            yield from self._chunks
+            for chunk in self._chunks:
+                self.taken_bytes += len(chunk)
+                if self.digest is not None:
+                    self.digest.update(chunk)
+                yield chunk
+            self.is_at_end = True
         except Exception as error:
             self.error = error
             raise

@@ -66,10 +66,11 @@ class XrootdBucket:
         """A new client, with the credentials of now."""
         self._fs = self._client.FileSystem(self._url)
 
-    def check(self) -> None:
+    def check(self, *, tidies: bool = False) -> None:
         """See `Client.check`."""
         for entry in self._listed(""):
-            if entry.name.startswith(ASIDE) and time.time() - entry.statinfo.modtime > ASIDE_S:
+            is_aside = tidies and entry.name.startswith(ASIDE)
+            if is_aside and time.time() - entry.statinfo.modtime > ASIDE_S:
                 self.delete([entry.name])
 
     @property

@@ -36,7 +36,7 @@ class MemoryBucket:
     def rebuild(self) -> None:
         """Nothing."""
 
-    def check(self) -> None:
+    def check(self, *, tidies: bool = False) -> None:
         """Nothing."""
 
     def copy(self) -> MemoryBucket:

@@ -230,6 +230,7 @@ class BucketCommitter(BucketRecords):
             self._orders.pop(checkpoint, None)
         # If this is cut off after the manifest has gone, recovery finds the rest by this mark.
         put_for_delete(self.bucket, mark_key(checkpoint, self._new_id(), RETIRED))
+        self._fence()  # that may have been tried for minutes
         self.bucket.delete([layout.manifest_key(checkpoint)])
         self._drop(checkpoint)
 

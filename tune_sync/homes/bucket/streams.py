@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from tune_sync.buckets.bucket import MAX_UNKNOWN_BYTES
+from tune_sync.buckets.files import WHOLE_BYTES
 from tune_sync.buckets.pieces import piece_of
 from tune_sync.errors import ConfigError
 
@@ -16,11 +17,6 @@ CHUNKS_WAITING_COUNT = 1
 PIECE_BYTES = 4 << 20
 # How often a writer that waits for room looks whether the upload has failed.
 LOOK_S = 0.5
-# Up to this an object is put by one request: only that can have a condition. It is what the client
-# would hold before it sends a first part.
-WHOLE_BYTES = 16 << 20
-
-
 TELL_SIZE = "report it with tune_sync.Checkpoint.from_directory, which tells the size"
 
 
