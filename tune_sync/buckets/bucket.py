@@ -57,6 +57,7 @@ class Capabilities:
         stream_bytes: The largest object of a stream whose size is told.
         unknown_bytes: The largest of one whose size is not known before its end.
         larger: What to do about a larger one, for messages; "" if there is no way.
+        times: `ObjectInfo.modified_s` is filled in each answer of the store itself.
     """
 
     conditional_put: bool
@@ -64,6 +65,7 @@ class Capabilities:
     stream_bytes: int = MAX_OBJECT_BYTES
     unknown_bytes: int = MAX_UNKNOWN_BYTES
     larger: str = ""
+    times: bool = False
 
 
 class Bucket(Protocol):

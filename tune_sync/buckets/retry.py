@@ -9,9 +9,10 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol, TypeVar
+from typing import NoReturn, TypeVar
 
-from tune_sync.buckets.bucket import Bucket, Capabilities, ObjectInfo
+from tune_sync.buckets.answers import CheckedClient, Client, is_of_a_store
+from tune_sync.buckets.bucket import Capabilities, ObjectInfo
 from tune_sync.buckets.failures import as_exception, as_store_error, is_denied, is_transient
 from tune_sync.errors import PutConflictError, StoreDeniedError, StoreUnreachableError
 
@@ -33,16 +34,6 @@ LONGEST_PAUSE_S = 10.0
 # A stream cannot be done again, so it starts with credentials that are no older than this. Those
 # who renew them do so minutes before the old ones end.
 STREAM_CREDENTIALS_S = 60.0
-
-
-class Client(Bucket, Protocol):
-    """A bucket of one library, with a client in it."""
-
-    def rebuild(self) -> None:
-        """Make the client anew, with the credentials of now."""
-
-    def check(self) -> None:
-        """Raise unless the bucket is there and can be listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +84,7 @@ class RetryBucket:
         self._retry = retry or Retry()
         self._here_name, self._missing, self._asked = here, missing, asked
         self._has_answered = self._has_warned = False
+        self._is_known = False  # what has answered is a store
         # By process id. A client of the process that this one was forked from is kept, not used:
         # its threads are not here, and its end would wait for them.
         self._clients: dict[int, Client] = {}
@@ -158,6 +150,7 @@ class RetryBucket:
             try:
                 etag = self._here().put_stream(key, source, size_bytes)
                 self._has_answered = True
+                self._is_known |= is_of_a_store(etag)
                 return etag
             except BaseException as raised:
                 error = as_exception(raised)
@@ -196,7 +189,7 @@ class RetryBucket:
 
     def _made(self) -> Client:
         try:
-            return self._make()
+            return CheckedClient(self._make())
         except Exception as error:
             self._fail(error, "open the bucket")
 
@@ -207,16 +200,17 @@ class RetryBucket:
             try:
                 found = act(self._here())
                 self._has_answered = True
+                self._is_known |= is_of_a_store(found)
                 return found
             except BaseException as raised:
                 error = as_exception(raised)
                 tried_count += 1
                 self._warn(error)
-                again = is_transient(error) and tried_count < self._retry.tries_count
+                again = is_transient(error, is_known=self._is_known)
                 if is_denied(error) and not rebuilt:  # credentials may have been renewed
                     rebuilt = True
                     self._rebuild()
-                elif again:
+                elif again and tried_count < self._retry.tries_count:
                     self._retry.sleep(self._retry.pause_s(tried_count))
                 else:
                     self._fail(error, doing)
@@ -239,7 +233,8 @@ class RetryBucket:
 
     def _fail(self, error: Exception, doing: str) -> NoReturn:
         asker = f" from {self._here_name}" if self._here_name else ""
-        mapped = as_store_error(error, f"{self._where}: cannot {doing}{asker}", self._asked())
+        doing = f"{self._where}: cannot {doing}{asker}"
+        mapped = as_store_error(error, doing, self._asked(), is_known=self._is_known)
         if mapped is error:  # "from" would make it its own cause: an endless chain
             raise error
         if isinstance(mapped, (StoreDeniedError, StoreUnreachableError)):
