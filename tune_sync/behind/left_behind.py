@@ -23,7 +23,12 @@ from tune_sync import layout
 from tune_sync.behind.confirm import confirm
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staged_send import send_attempt
-from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError
+from tune_sync.errors import (
+    DamagedError,
+    ImmutableError,
+    PathRefusedError,
+    UnreadableManifestError,
+)
 from tune_sync.homes.home import Home
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import LocalStore, sync_with_all_above
@@ -314,8 +319,14 @@ def send_left(
         if wanted is None or (seal is None and not copies.is_abandoned(checkpoint, attempt)):
             stays = True
             continue
-        if wanted and seal is not None and _send(copies, checkpoint, seal, home, moved):
-            sent.append(checkpoint)
+        if wanted and seal is not None:
+            try:
+                if _send(copies, checkpoint, seal, home, moved):
+                    sent.append(checkpoint)
+            except UnreadableManifestError as error:  # what is here may be all that there is
+                logger.error("%s stays in %s: %s", checkpoint, left.root, error)
+                stays = True
+                continue
         copies.remove(checkpoint, attempt)
     if unlisted:
         logger.warning("%s keeps what cannot be looked at: %s", left.root, unlisted[0])
@@ -362,6 +373,8 @@ def _send(
 
     try:
         send_attempt(copies, checkpoint, seal, home, go_on)
+    except UnreadableManifestError:
+        raise
     except (DamagedError, ImmutableError, PathRefusedError, FileNotFoundError) as error:
         if isinstance(error, FileNotFoundError) and copies.is_there(checkpoint, seal):
             raise  # of the destination
