@@ -9,7 +9,8 @@ TuneSyncError
 │   ├── PathRefusedError     (ValueError) a path or link that leaves its root or nests without end
 │   ├── ExperimentExistsError (FileExistsError) the name is taken: resume it or choose another
 │   ├── ImmutableError       (PermissionError) a published checkpoint never changes
-│   │   └── AskedTwiceError  Ray saved one report twice; nothing to do, it is stored once
+│   │   ├── AskedTwiceError  Ray saved one report twice; nothing to do, it is stored once
+│   │   └── UnreadableManifestError nobody can tell whether it is published: put that file right
 │   ├── NotSharedError       (FileNotFoundError) a node does not see a path that has to be shared
 │   ├── PeerRefusedError     (PermissionError) the other host is not of this run: another token
 │   └── TransportMissingError (RuntimeError) the transport that is required cannot be used here
@@ -76,6 +77,10 @@ class ImmutableError(FixCallError, PermissionError):
 
 class AskedTwiceError(ImmutableError):
     """Ray saved one report twice, and asks to publish it again. Only logged; nothing is lost."""
+
+
+class UnreadableManifestError(ImmutableError):
+    """A write into a checkpoint whose manifest cannot be read: it may be published, or not."""
 
 
 class NotSharedError(FixCallError, FileNotFoundError):

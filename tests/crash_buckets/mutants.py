@@ -127,9 +127,10 @@ class LeavesAside(BucketCommitter):
 class DropsAllStaged(BucketCommitter):
     """Recovery takes all that is staged for rubbish, also what is published."""
 
-    def _sweep_published(self, checkpoint: str, staged: Staged) -> None:
+    def _sweep_published(self, checkpoint: str, staged: Staged) -> bool:
         self.bucket.delete([layout.manifest_key(checkpoint)])
         self._drop(checkpoint)
+        return True
 
 
 class ForgetsIntents(BucketCommitter):

@@ -20,6 +20,7 @@ BASES = {
     "ExperimentExistsError": (errors.FixCallError, FileExistsError),
     "ImmutableError": (errors.FixCallError, PermissionError),
     "AskedTwiceError": (errors.ImmutableError,),
+    "UnreadableManifestError": (errors.ImmutableError,),
     "NotSharedError": (errors.FixCallError, FileNotFoundError),
     "PeerRefusedError": (errors.FixCallError, PermissionError),
     "TransportMissingError": (errors.FixCallError, RuntimeError),

@@ -24,7 +24,12 @@ from tune_sync.behind.confirm import confirm
 from tune_sync.behind.failures import Failures
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staged_send import send_attempt
-from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError
+from tune_sync.errors import (
+    DamagedError,
+    ImmutableError,
+    PathRefusedError,
+    UnreadableManifestError,
+)
 from tune_sync.homes.home import Home
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import LocalStore, sync_with_all_above
@@ -366,6 +371,8 @@ def _send(
 
     try:
         send_attempt(copies, checkpoint, seal, home, go_on)
+    except UnreadableManifestError:
+        raise
     except (DamagedError, ImmutableError, PathRefusedError, FileNotFoundError) as error:
         if isinstance(error, FileNotFoundError) and copies.is_there(checkpoint, seal):
             raise  # of the destination

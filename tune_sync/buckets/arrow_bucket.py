@@ -80,6 +80,7 @@ class ArrowBucket(Rooted):
             conditional_put=False, etags=False, unknown_bytes=MAX_STREAM_BYTES,
             stream_bytes=MAX_OBJECT_BYTES if larger else MAX_STREAM_BYTES,
             larger="" if larger else "pip install obstore on every node",
+            times=self._fs.type_name == "s3",
         )  # fmt: skip
 
     def info(self, key: str) -> ObjectInfo | None:

@@ -59,6 +59,7 @@ class Capabilities:
         larger: What to do about a larger one, for messages; "" if there is no way.
         marks_streams: `put_stream` by itself tells its own object from another writer's, when the
             answer to its end was lost.
+        times: `ObjectInfo.modified_s` is filled in each answer of the store itself.
     """
 
     conditional_put: bool
@@ -67,6 +68,7 @@ class Capabilities:
     unknown_bytes: int = MAX_UNKNOWN_BYTES
     larger: str = ""
     marks_streams: bool = False
+    times: bool = False
 
 
 class Bucket(Protocol):

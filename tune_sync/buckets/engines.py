@@ -18,11 +18,11 @@ from urllib.parse import urlsplit
 
 import pyarrow.fs as pafs
 
+from tune_sync.buckets.answers import Client
 from tune_sync.buckets.arrow_bucket import ArrowBucket
 from tune_sync.buckets.environment import aws_environment
 from tune_sync.buckets.fsspec_bucket import FsspecBucket
 from tune_sync.buckets.obstore_bucket import ObstoreBucket
-from tune_sync.buckets.retry import Client
 from tune_sync.buckets.schemes import check_scheme, package_of
 from tune_sync.buckets.url import BucketUrl, redacted
 from tune_sync.buckets.xrootd_bucket import XrootdBucket

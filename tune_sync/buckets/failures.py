@@ -79,8 +79,15 @@ _ENDED_UPLOAD = _kind(
 # A page of a web server, or a path before the bucket: no store says that.
 _NO_STORE = _kind(
     r"<html|<!doctype|ETag Header missing|Got invalid \w+ response|An error occurred \(\) when|"
-    r"404 Not Found|405 Method Not Allowed|HTTP status 40[45]\)|RESOURCE_NOT_FOUND during",
+    r"404 Not Found|405 Method Not Allowed|HTTP status 40[45]\)|RESOURCE_NOT_FOUND during|"
+    r"no store's answer|non-partial response|status code: 30[278]\b",
     ConfigError, "what answers there is no such store: is the endpoint right, without a path?",
+)  # fmt: skip
+# The same from where a store has answered before.
+_IN_BETWEEN = _kind(
+    "", StoreUnreachableError,
+    "the store has answered before, so this is of something in between: look at proxies, and for a "
+    "page to sign in", transient=True,
 )  # fmt: skip
 
 # The first that matches counts. Words are error codes of S3, Google and Azure as the libraries
@@ -158,6 +165,9 @@ _CONFLICT_NAMES = ("AlreadyExistsError", "PreconditionError")
 _CODE = re.compile(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", re.DOTALL)
 _HTML = re.compile("<html|<!doctype", re.IGNORECASE)
 _STATUS = re.compile(r"status code: (\d+[A-Za-z ]*)")
+# What follows the status of an answer, and what stores say there of an object.
+_BODY = re.compile(r"404 Not Found: (\S.*)", re.DOTALL)
+_NOT_THERE = re.compile(r"<Code>|no ?such|not ?exist|BlobNotFound", re.IGNORECASE)
 _OF_SERVERS = (ConfigError, StoreDeniedError, StoreUnreachableError)
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -183,12 +193,17 @@ def as_exception(error: BaseException) -> Exception:
     return broken
 
 
-def is_transient(error: BaseException) -> bool:
-    """Whether the same request may work in a moment."""
+def is_transient(error: BaseException, *, is_known: bool = False) -> bool:
+    """Whether the same request may work in a moment. `is_known`: a store has answered there."""
     if isinstance(error, StoreUnreachableError):
         return True
     kind = None if isinstance(error, (FixCallError, StoreError)) else _find(error)
-    return kind is not None and kind.transient
+    return kind is not None and (kind.transient or (is_known and kind is _NO_STORE))
+
+
+def is_no_store(error: BaseException) -> bool:
+    """Whether something else has answered in place of a store."""
+    return not isinstance(error, (FixCallError, StoreError)) and _find(error) is _NO_STORE
 
 
 def is_denied(error: BaseException) -> bool:
@@ -204,17 +219,22 @@ def is_ended_upload(error: BaseException) -> bool:
     return _find(error) is _ENDED_UPLOAD
 
 
-def as_store_error(error: Exception, doing: str, asked: str = "") -> Exception:
+def as_store_error(
+    error: Exception, doing: str, asked: str = "", *, is_known: bool = False
+) -> Exception:
     """The error to raise for what a library raised.
 
     Args:
         error: From the library.
         doing: The operation and the place, for the message.
         asked: Which server was asked. It is told where another one may have been meant.
+        is_known: A store has answered there.
     """
     if isinstance(error, (FixCallError, StoreError)) or str(error).startswith(f"{doing}: "):
         return error
     kind = _find(error)
+    if kind is _NO_STORE and is_known:
+        kind = _IN_BETWEEN
     if kind is not None:
         which = f" (asked: {asked})" if asked and kind.error in _OF_SERVERS else ""
         return kind.error(f"{doing}: {_brief(error)}{which}; {kind.advice}")
@@ -237,11 +257,13 @@ def _find(error: BaseException) -> _Kind | None:
     if type(error).__name__ == "UnknownConfigurationKeyError":
         return _OPTION
     if isinstance(error, _ABSENT):
-        if _HTML.search(signature):
-            return _NO_STORE
+        if _MISSING_BUCKET.words.search(signature):
+            return _MISSING_BUCKET
         if _ENDED_UPLOAD.words.search(signature):
             return _ENDED_UPLOAD
-        return _MISSING_BUCKET if _MISSING_BUCKET.words.search(signature) else None
+        body = _BODY.search(_own_words(error))
+        is_page = body is not None and not _NOT_THERE.search(body[1])
+        return _NO_STORE if is_page or _HTML.search(signature) else None
     if isinstance(error, OSError) and error.errno in _FULL_ERRNOS:
         return _FULL
     named = next((kind for kind in _KINDS if kind.words.search(signature)), None)

@@ -49,7 +49,8 @@ class FsspecBucket(Rooted):
     @property
     def capabilities(self) -> Capabilities:
         """See `Bucket.capabilities`."""
-        return Capabilities(conditional_put=False, etags=False)
+        is_s3 = "s3" in getattr(self._fs, "protocol", ())  # others may know no times
+        return Capabilities(conditional_put=False, etags=False, times=is_s3)
 
     def info(self, key: str) -> ObjectInfo | None:
         """See `Bucket.info`."""

@@ -6,15 +6,16 @@ import builtins
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
+from tune_sync.buckets.answers import NoStoreError
 from tune_sync.buckets.bucket import (
     Capabilities,
     ObjectInfo,
     check_object_key,
     part_size_bytes,
 )
+from tune_sync.buckets.failures import is_no_store
 from tune_sync.buckets.pieces import kept
 from tune_sync.errors import PutConflictError
 from tune_sync.layout import INTERNAL_DIR
@@ -85,7 +86,7 @@ class ObstoreBucket:
         """See `Bucket.get`."""
         check_object_key(key)
         if not offset_bytes and length_bytes is None:
-            return bytes(self._obstore.get(self._store, key).bytes())
+            return _bytes_of(self._obstore.get(self._store, key))
         if length_bytes is not None and length_bytes <= 0:
             return b""
         wanted = (
@@ -94,12 +95,12 @@ class ObstoreBucket:
             else (offset_bytes, offset_bytes + length_bytes)
         )
         try:
-            return bytes(self._obstore.get(self._store, key, options={"range": wanted}).bytes())
+            return _bytes_of(self._obstore.get(self._store, key, options={"range": wanted}))
         except Exception:
             # A range that begins at the end is an error there; nobody else is asked for the size.
             # Of one that is not there, that request alone says whether it is the bucket.
             found = self.info(key)
-            if found is None or found.size_bytes > offset_bytes:
+            if found is None or not found.etag or found.size_bytes > offset_bytes:
                 raise
             return b""
 
@@ -182,8 +183,19 @@ class ObstoreBucket:
 
     def _delete_each(self, keys: Sequence[str]) -> None:
         for key in keys:
-            with suppress(FileNotFoundError):
+            try:
                 self._obstore.delete(self._store, key)
+            except FileNotFoundError as error:
+                if is_no_store(error):
+                    raise
+                if self.info(key) is not None:
+                    raise NoStoreError("no store's answer: the object is there") from error
+
+
+def _bytes_of(found: Any) -> bytes:
+    if not found.meta["e_tag"]:
+        raise NoStoreError("no store's answer: it has no e-tag")
+    return bytes(found.bytes())
 
 
 def _as_info(entry: Any) -> ObjectInfo:

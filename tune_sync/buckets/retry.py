@@ -9,11 +9,12 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol, TypeVar
+from typing import NoReturn, TypeVar
 
 import xxhash
 
-from tune_sync.buckets.bucket import Bucket, Capabilities, ObjectInfo
+from tune_sync.buckets.answers import CheckedClient, Client, is_of_a_store
+from tune_sync.buckets.bucket import Capabilities, ObjectInfo
 from tune_sync.buckets.failures import (
     as_exception,
     as_store_error,
@@ -47,19 +48,6 @@ UNHEARD_S = 30.0
 # A stream cannot be done again, so it starts with credentials that are no older than this. Those
 # who renew them do so minutes before the old ones end.
 STREAM_CREDENTIALS_S = 60.0
-
-
-class Client(Bucket, Protocol):
-    """A bucket of one library, with a client in it."""
-
-    def rebuild(self) -> None:
-        """Make the client anew, with the credentials of now."""
-
-    def check(self, *, tidies: bool = False) -> None:
-        """Raise unless the bucket is there and can be listed.
-
-        `tidies`: remove old objects, too, that writers who were killed left aside.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +98,7 @@ class RetryBucket:
         self._retry = retry or Retry()
         self._here_name, self._missing, self._asked = here, missing, asked
         self._has_answered = self._has_warned = False
+        self._is_known = False  # what has answered is a store
         # By process id. A client of the process that this one was forked from is kept, not used:
         # its threads are not here, and its end would wait for them.
         self._clients: dict[int, Client] = {}
@@ -175,6 +164,7 @@ class RetryBucket:
             try:
                 etag = self._here().put_stream(key, source, size_bytes)
                 self._has_answered = True
+                self._is_known |= is_of_a_store(etag)
                 return etag
             except BaseException as raised:
                 error = as_exception(raised)
@@ -228,7 +218,7 @@ class RetryBucket:
 
     def _made(self) -> Client:
         try:
-            return self._make()
+            return CheckedClient(self._make())
         except Exception as error:
             self._fail(error, "open the bucket")
 
@@ -240,6 +230,7 @@ class RetryBucket:
             try:
                 found = act(self._here())
                 self._has_answered = True
+                self._is_known |= is_of_a_store(found)
                 return found
             except BaseException as raised:
                 error = as_exception(raised)
@@ -248,7 +239,7 @@ class RetryBucket:
                 self._warn(error)
                 in_vain = not self._has_answered and tried_count > 1 and tried_s >= UNHEARD_S
                 is_last = tried_count >= self._retry.tries_count or in_vain
-                again = is_transient(error) and not is_last
+                again = is_transient(error, is_known=self._is_known) and not is_last
                 if is_denied(error) and not rebuilt:  # credentials may have been renewed
                     rebuilt = True
                     self._rebuild()
@@ -275,8 +266,9 @@ class RetryBucket:
 
     def _fail(self, error: Exception, doing: str) -> NoReturn:
         asker = f" from {self._here_name}" if self._here_name else ""
-        mapped = as_store_error(error, f"{self._where}: cannot {doing}{asker}", self._asked())
-        if isinstance(mapped, FileNotFoundError) and doing.startswith("put "):
+        doing = f"{self._where}: cannot {doing}{asker}"
+        mapped = as_store_error(error, doing, self._asked(), is_known=self._is_known)
+        if isinstance(mapped, FileNotFoundError) and ": cannot put " in doing:
             # It would be taken for a source that is gone. And no store means that by it.
             mapped = StoreUnreachableError(f"{mapped}; {UNCLEAR}")
         if mapped is error:  # "from" would make it its own cause: an endless chain

@@ -29,10 +29,9 @@ from typing import Any
 
 from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
-from tune_sync.errors import NotWholeError, PutConflictError
+from tune_sync.errors import NotWholeError, PutConflictError, StoreError
 from tune_sync.homes.bucket.aside import aside_key, take_in, waiting_aside
 from tune_sync.homes.bucket.leftovers import Tidied, drop_orphaned_manifests, sweep_published, tried
-from tune_sync.homes.bucket.listings import is_there
 from tune_sync.homes.bucket.put import put_for_delete, put_own
 from tune_sync.homes.bucket.records import READS_COUNT, BucketRecords
 from tune_sync.homes.bucket.staging import (
@@ -45,10 +44,8 @@ from tune_sync.homes.bucket.staging import (
     SealedPart,
     Staged,
     claims,
-    immutable,
     intent_key,
     mark_key,
-    order_from_json,
     settle,
     settle_all,
 )
@@ -103,8 +100,7 @@ class BucketCommitter(BucketRecords):
         Raises:
             ImmutableError: The checkpoint is published: its bytes lie where these would go.
         """
-        if self.bucket.info(layout.manifest_key(checkpoint)) is not None:
-            raise immutable(checkpoint)
+        self._refuse_published(checkpoint)
         may_put()
         attempt = self._new_id()
         body = {"format_version": FORMAT_VERSION, "owner": self._owner, "begun_s": self._clock()}
@@ -266,9 +262,10 @@ class BucketCommitter(BucketRecords):
         for checkpoint, staged in self._all_staged().items():
             self._fence()
             after = newest.get(layout.parent(checkpoint), "")
-            if is_there(self.bucket, layout.manifest_key(checkpoint)):
-                self._sweep_published(checkpoint, staged)
-            elif lacks is not None and lacks(checkpoint, staged, after):
+            self._unread.discard(checkpoint)
+            if self._sweep_published(checkpoint, staged):
+                continue
+            if lacks is not None and lacks(checkpoint, staged, after):
                 kept.append(checkpoint)
             elif self._finish(checkpoint, staged) or finish_unplaced(checkpoint, staged, after):
                 completed.append(checkpoint)
@@ -353,21 +350,23 @@ class BucketCommitter(BucketRecords):
         self.bucket.delete([o.key for o in staged])
 
     def _drop(self, checkpoint: str) -> None:
-        """Remove what is not published: first its objects, as staging tells that there are any."""
+        """Remove what is not published: first its objects, as staging tells that there are any.
+
+        Raises:
+            StoreError: Some are still there; so is staging, for a recovery to go on.
+        """
         objects = self._objects(checkpoint).values()
         self._fence()
         self.bucket.delete([o.key for o in objects])
+        if self.bucket.list(checkpoint):
+            raise StoreError(f"{checkpoint} is not all deleted, or is written again; try again")
         self._delete_staged(checkpoint)
 
     def _finish(self, checkpoint: str, staged: Staged) -> bool:
         """Do what a `record` that was cut off would have done; whether it could be done."""
         if not staged.has_intent or staged.retired():
             return False
-        key = intent_key(checkpoint)
-        return tried(
-            checkpoint,
-            lambda: self._publish(order_from_json(checkpoint, self.bucket.get(key), key), staged),
-        )
+        return tried(checkpoint, lambda: self._publish(self._order(checkpoint), staged))
 
     def _finish_placed(self, checkpoint: str, staged: Staged, after: str) -> bool:
         """As `_finish`, where the intent is only known here: the bucket may have refused it."""
@@ -392,5 +391,5 @@ class BucketCommitter(BucketRecords):
         orders = [Order(manifest, strict, attempts) for attempts in tries]
         return any(tried(checkpoint, partial(self._publish, o, staged)) for o in orders)
 
-    def _sweep_published(self, checkpoint: str, staged: Staged) -> None:
-        sweep_published(self, checkpoint, staged.keys, self._fence)
+    def _sweep_published(self, checkpoint: str, staged: Staged) -> bool:
+        return sweep_published(self, checkpoint, staged.keys, self._fence)

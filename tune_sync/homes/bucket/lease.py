@@ -12,7 +12,12 @@ import time
 from collections.abc import Callable
 
 from tune_sync.buckets.bucket import Bucket
-from tune_sync.errors import LeaseHeldError, PutConflictError, TuneSyncError
+from tune_sync.errors import (
+    LeaseHeldError,
+    PutConflictError,
+    StoreUnreachableError,
+    TuneSyncError,
+)
 from tune_sync.homes.bucket.listings import is_there
 from tune_sync.homes.lease import (
     Holder,
@@ -34,9 +39,14 @@ HEARTBEAT_S = 15.0
 SETTLE_S = 2.0
 TAKE_TRIES_COUNT = 3
 # Where no put is conditional, as on disks behind hdfs:// or smb://, some empty an object before
-# they fill it anew: so what cannot be read may be a heartbeat. It is looked at again so often.
+# they fill it anew: so what cannot be read may be a heartbeat. Elsewhere it may be what a proxy
+# says. It is looked at again so often.
 UNREADABLE_LOOKS_COUNT = 10
 UNREADABLE_PAUSE_S = 0.2
+# That nobody has it takes so many looks to be believed: it ends a run for good.
+ABSENT_LOOKS_COUNT = 3
+ABSENT_PAUSE_S = 1.0
+ABSENT_BEATS_COUNT = 2
 
 
 class BucketLease:
@@ -60,6 +70,7 @@ class BucketLease:
         self._sleep = sleep
         self._where = where
         self._lost = False
+        self._beaten_s, self._missed_count = 0.0, 0
         self._seen: Holder | None = None
         self._dead: Holder | None = None
         self._stop = threading.Event()
@@ -86,13 +97,17 @@ class BucketLease:
             raise LeaseHeldError(
                 f"{self._where} is just being taken by another run; choose another name"
             )
+        self._beaten_s = self._clock()
         self._thread = threading.Thread(
             target=self._beat, args=(goes_on,), name="tune_sync-lease", daemon=True
         )
         self._thread.start()
 
     def check(self) -> None:
-        """The fence. Raises LeaseLostError if this run is no longer the owner."""
+        """The fence. Raises LeaseLostError if this run is no longer the owner.
+
+        If nobody can tell now, it raises StoreUnreachableError, as if the store were away.
+        """
         check_owner(self._bucket, self._owner, self._where)
 
     def check_known(self) -> None:
@@ -161,20 +176,33 @@ class BucketLease:
         while not self._stop.wait(HEARTBEAT_S) and goes_on():
             try:
                 holder, etag, exists = _look(self._bucket)
+                if holder is None and not self._is_sure(exists=exists):
+                    continue
                 # `check` tells whoever wants to write; but who only tidies hands it back.
                 self._seen = holder
                 self._lost = holder is None or holder.owner != self._owner
                 if not self._lost:
                     self._put(etag, exists)
+                    self._beaten_s, self._missed_count = self._clock(), 0
             except (OSError, TuneSyncError):
                 continue  # the next beat tries again
+
+    def _is_sure(self, *, exists: bool) -> bool:
+        """Whether nobody has it, which what is between here and the store may say, too.
+
+        One that is not there has to be missed by two beats. One that cannot be read is nobody's
+        once others might have taken it.
+        """
+        self._missed_count = 0 if exists else self._missed_count + 1
+        is_overdue = self._clock() - self._beaten_s > BUCKET_LEASE_TTL_S
+        return is_overdue if exists else self._missed_count >= ABSENT_BEATS_COUNT
 
 
 def read_holder(bucket: Bucket) -> Holder | None:
     """Who holds the lease in `bucket`; None if nobody does, or it is and stays unreadable."""
     try:
         found = holder_from_json(bucket.get(LEASE_KEY))
-        looks_count = 0 if bucket.capabilities.conditional_put else UNREADABLE_LOOKS_COUNT
+        looks_count = UNREADABLE_LOOKS_COUNT
         while found is None and looks_count:
             looks_count -= 1
             time.sleep(UNREADABLE_PAUSE_S)
@@ -191,8 +219,23 @@ def live_holder(bucket: Bucket, clock: Callable[[], float] = time.time) -> Holde
 
 
 def check_owner(bucket: Bucket, owner: str, where: str = "this experiment") -> None:
-    """Raise LeaseLostError unless `owner` holds the lease in `bucket`."""
-    check_holder(read_holder(bucket), owner, where)
+    """Raise LeaseLostError unless `owner` holds the lease in `bucket`.
+
+    Raises:
+        StoreUnreachableError: There is one, and it cannot be read: nobody can tell now.
+    """
+    for look in range(ABSENT_LOOKS_COUNT):
+        if look:
+            time.sleep(ABSENT_PAUSE_S)
+        if (holder := read_holder(bucket)) is not None:
+            break
+    else:
+        if is_there(bucket, LEASE_KEY):
+            raise StoreUnreachableError(
+                f"{where}: {LEASE_KEY} cannot be read: what came is not a lease; look at what is "
+                "between here and the store, as a proxy, and at that object"
+            )
+    check_holder(holder, owner, where)
 
 
 def _lives(holder: Holder, now_s: float) -> bool:

@@ -55,7 +55,7 @@ def tried(checkpoint: str, act: Callable[[], None]) -> bool:
 
 def sweep_published(
     records: BucketRecords, checkpoint: str, staged: Sequence[str], fence: Callable[[], None]
-) -> None:
+) -> bool:
     """Remove what late writers left beside a published checkpoint, then its staging.
 
     Args:
@@ -63,19 +63,24 @@ def sweep_published(
         checkpoint: Its key.
         staged: Keys of all that is in its staging.
         fence: Raises if this run may no longer write.
+
+    Returns:
+        Whether it is published: else nothing is removed.
     """
     try:
         manifest = records.manifest(checkpoint)
     except DamagedError as error:
         _tell_damaged(checkpoint, error)
-        return
-    if manifest is not None:
-        named = {f"{checkpoint}/{file.path}" for file in manifest.files}
-        found = records.bucket.list(checkpoint)
-        fence()
-        records.bucket.delete([o.key for o in found if o.key not in named])
+        return True
+    if manifest is None:
+        return False
+    named = {f"{checkpoint}/{file.path}" for file in manifest.files}
+    found = records.bucket.list(checkpoint)
+    fence()
+    records.bucket.delete([o.key for o in found if o.key not in named])
     fence()
     records.bucket.delete(staged)
+    return True
 
 
 def drop_orphaned_manifests(records: BucketRecords, fence: Callable[[], None]) -> tuple[str, ...]:

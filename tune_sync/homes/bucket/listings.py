@@ -1,7 +1,7 @@
 """Whether an answer is what a bucket holds: nothing may go only because one does not show it.
 
-What is on the way to a store, as a proxy or a page to sign in, may answer with a page of its own,
-as if all were well. All libraries take that for a listing of nothing.
+`buckets.answers` tells most of what others answer in place of a store. Not all: a page may have an
+e-tag, and a listing may be cut.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check_unlisted(bucket: Bucket, keys: Sequence[str]) -> None:
             if there:
                 raise StoreError(
                     f"{key} is in the bucket, and a listing did not show it: the listing was not "
-                    "what the store holds, so nothing was removed for it; look at what is between "
+                    "what the store holds, and nothing is done by it; look at what is between "
                     "here and the store, as a proxy, then try again"
                 )
 

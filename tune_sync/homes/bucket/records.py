@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
+from typing import TypeVar
 
 from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket, ObjectInfo
-from tune_sync.errors import DamagedError, NotWholeError, PathRefusedError, RanksDisagreeError
+from tune_sync.errors import (
+    DamagedError,
+    NotWholeError,
+    PathRefusedError,
+    RanksDisagreeError,
+    UnreadableManifestError,
+)
 from tune_sync.homes.bucket.aside import aside_key
-from tune_sync.homes.bucket.listings import check_unlisted
+from tune_sync.homes.bucket.listings import check_unlisted, is_there
 from tune_sync.homes.bucket.staging import (
     BEGUN,
     OVER,
     SEAL,
+    Order,
     SealedPart,
     Staged,
     group,
@@ -31,6 +39,8 @@ from tune_sync.homes.recorded import digest_in_steps, newest_of
 from tune_sync.homes.tries import check_reported, lacks_parts, may_come, warn_of_parts, whole_tries
 from tune_sync.manifest import Manifest, manifest_of, unite
 
+T = TypeVar("T")
+
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 # Small objects that are read at once: each takes a round trip, and little else.
@@ -40,7 +50,7 @@ STRICT_S = 10.0
 
 
 class BucketRecords:
-    """Methods may be called from any thread. Nothing is kept between two calls.
+    """Methods may be called from any thread.
 
     Args:
         bucket: Rooted at the experiment.
@@ -48,6 +58,8 @@ class BucketRecords:
 
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
+        # Checkpoints of which something could not be read: nothing of them is dropped for that.
+        self._unread: set[str] = set()
 
     def manifest(self, checkpoint: str) -> Manifest | None:
         """The manifest of a published checkpoint, or None if it is not published.
@@ -57,9 +69,33 @@ class BucketRecords:
         """
         key = layout.manifest_key(checkpoint)
         try:
-            return manifest_of(checkpoint, self.bucket.get(key), key)
+            return self._read(key, lambda data: manifest_of(checkpoint, data, key))
         except FileNotFoundError:
             return None
+
+    def _read(self, key: str, parse: Callable[[bytes], T]) -> T:
+        """Read a small object; twice if it cannot be parsed, as something else may have answered.
+
+        Raises:
+            DamagedError: What `parse` raises, each time.
+        """
+        with suppress(DamagedError):
+            return parse(self.bucket.get(key))
+        return parse(self.bucket.get(key))
+
+    def _refuse_published(self, checkpoint: str) -> None:
+        """Raise ImmutableError if it is published, as its manifest says: others answer a HEAD, too.
+
+        Raises:
+            UnreadableManifestError: There is one, and it cannot be read.
+        """
+        if self.bucket.info(layout.manifest_key(checkpoint)) is None:
+            return
+        try:
+            if self.manifest(checkpoint) is not None:
+                raise immutable(checkpoint)
+        except DamagedError as error:
+            raise UnreadableManifestError(f"{immutable(checkpoint)} ({error})") from error
 
     def recorded(self) -> list[str]:
         """Keys of checkpoints that have a manifest, in order, by one listing."""
@@ -73,7 +109,7 @@ class BucketRecords:
         Raises:
             NotWholeError: It was given up, or the checkpoint was published without it.
         """
-        if self.bucket.info(mark_key(checkpoint, attempt, BEGUN)) is None:
+        if not is_there(self.bucket, mark_key(checkpoint, attempt, BEGUN)):
             raise NotWholeError(f"attempt {attempt} at {checkpoint} is over; report it again")
 
     # For those who order writes
@@ -113,7 +149,21 @@ class BucketRecords:
 
     def _part(self, checkpoint: str, attempt: str) -> SealedPart:
         key = mark_key(checkpoint, attempt, SEAL)
-        return part_from_json(attempt, self.bucket.get(key), key)
+        with self._notes_unread(checkpoint):
+            return self._read(key, lambda data: part_from_json(attempt, data, key))
+
+    def _order(self, checkpoint: str) -> Order:
+        key = intent_key(checkpoint)
+        with self._notes_unread(checkpoint):
+            return self._read(key, lambda data: order_from_json(checkpoint, data, key))
+
+    @contextmanager
+    def _notes_unread(self, checkpoint: str) -> Iterator[None]:
+        try:
+            yield
+        except DamagedError:
+            self._unread.add(checkpoint)
+            raise
 
     def _parts(self, checkpoint: str, attempts: Collection[str]) -> list[SealedPart]:
         with ThreadPoolExecutor(READS_COUNT) as pool:
@@ -137,7 +187,9 @@ class BucketRecords:
         return [one for one in found if one is not None], errors
 
     def _keeps_unreadable(self, checkpoint: str, staged: Staged) -> bool:
-        """Whether there are seals that cannot be read; warns. See `homes.records`.
+        """Whether something of it cannot be read, or could not before; warns. See `homes.records`.
+
+        What is between here and the store may have answered in its place.
 
         Raises:
             StoreError: There is a seal, or an order to publish it, that was not listed.
@@ -153,7 +205,13 @@ class BucketRecords:
                 "%s is not published, and its objects stay until you remove %s/%s: %s",
                 checkpoint, layout.STAGING_DIR, checkpoint, error,
             )  # fmt: skip
-        return bool(errors)
+        if (could_not := checkpoint in self._unread) and not errors:
+            logger.warning(
+                "%s is not published now, and its objects stay, as something of it could not be "
+                "read: restore, or clean up, once more; if it stays so, remove %s/%s",
+                checkpoint, layout.STAGING_DIR, checkpoint,
+            )  # fmt: skip
+        return could_not or bool(errors)
 
     def _refuse_conflicts(self, checkpoint: str, attempts: Collection[str]) -> None:
         """Raise RanksDisagreeError if they do, and the bucket tells that within `STRICT_S`."""
@@ -199,8 +257,7 @@ class BucketRecords:
 
     def _lacks_reported(self, checkpoint: str, sealed: set[str]) -> bool:
         """Whether seals of some parts are there, and not of all that its order names."""
-        key = intent_key(checkpoint)
-        reported = set(order_from_json(checkpoint, self.bucket.get(key), key).attempts or ())
+        reported = set(self._order(checkpoint).attempts or ())
         return bool(reported & sealed) and not reported <= sealed
 
     def _is_untouched(self, checkpoint: str, parts: Sequence[SealedPart], staged: Staged) -> bool:

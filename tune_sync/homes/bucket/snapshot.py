@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
+from contextlib import suppress
 
 from tune_sync import layout
 from tune_sync.buckets.bucket import ObjectInfo
-from tune_sync.errors import DamagedError
+from tune_sync.errors import DamagedError, StoreError
+from tune_sync.homes.bucket.listings import check_unlisted
 from tune_sync.homes.bucket.records import BucketRecords
 from tune_sync.homes.bucket.view import as_directory, as_file
 from tune_sync.homes.store import Info
 from tune_sync.manifest import Manifest
+
+# How often all is looked at before answers that contradict each other are an error.
+TAKES_COUNT = 3
 
 
 class BucketSnapshot:
@@ -60,12 +65,25 @@ class BucketSnapshot:
 
 
 def take_snapshot(records: BucketRecords, pool: Executor) -> BucketSnapshot:
-    """Look at all of an experiment. The directories in it are listed side by side.
+    """Look at all of an experiment that nobody writes. Its directories are listed side by side.
+
+    A trial goes on from the newest checkpoint that is seen here. So what is named in one place is
+    looked for in the other, and all is looked at again where an answer was not what is there.
 
     Args:
         records: Of the experiment.
         pool: For requests.
+
+    Raises:
+        StoreError: Answers still contradict each other.
     """
+    for _ in range(TAKES_COUNT - 1):
+        with suppress(StoreError):
+            return _take(records, pool)
+    return _take(records, pool)
+
+
+def _take(records: BucketRecords, pool: Executor) -> BucketSnapshot:
     objects, directories = records.bucket.list_dir("")
     for found in pool.map(records.bucket.list, directories):
         objects = objects + found
@@ -77,5 +95,27 @@ def take_snapshot(records: BucketRecords, pool: Executor) -> BucketSnapshot:
             return error
 
     keys = records.recorded()
-    found_manifests = zip(keys, pool.map(read, keys), strict=True)
-    return BucketSnapshot(objects, {key: m for key, m in found_manifests if m is not None})
+    found_manifests = dict(zip(keys, pool.map(read, keys), strict=True))
+    manifests = {key: m for key, m in found_manifests.items() if m is not None}
+    there = {found.key for found in objects}
+    missing = [next(_missing(m, there), "") for m in manifests.values() if isinstance(m, Manifest)]
+    unknown = {_checkpoint_of(key) for key in there} - manifests.keys() - {""}
+    unsure = unknown | (found_manifests.keys() - manifests.keys())
+    unsure |= {key for key in manifests if layout.manifest_key(key) not in there}
+    unlisted = [layout.manifest_key(checkpoint) for checkpoint in sorted(unsure)]
+    check_unlisted(records.bucket, [*filter(None, missing), *unlisted])
+    return BucketSnapshot(objects, manifests)
+
+
+def _missing(manifest: Manifest, there: Collection[str]) -> Iterator[str]:
+    keys = (f"{manifest.checkpoint}/{file.path}" for file in manifest.files)
+    return (key for key in keys if key not in there)
+
+
+def _checkpoint_of(key: str) -> str:
+    """The checkpoint that an object is in, as its name says; "" if it is in none."""
+    if layout.below(layout.INTERNAL_DIR, key) is not None:
+        return ""
+    parts = key.split("/")
+    ends = (n for n, part in enumerate(parts[:-1], 1) if layout.is_checkpoint_name(part))
+    return "/".join(parts[: next(ends, 0)])
