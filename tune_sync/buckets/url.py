@@ -102,6 +102,11 @@ def parse_bucket_url(text: str) -> BucketUrl:
     shown = redacted(text)
     given, scheme, path = path, _known_scheme(scheme), path.strip("/")
     _refuse_secrets(scheme, path)  # first: what else is wrong is told with the whole of it
+    if text != text.strip():
+        raise ConfigError(
+            f"{shown!r}: there is a blank before or behind the URL; leave it out, or write %20 for "
+            "one that a name has"
+        )
     if given.startswith("/") and scheme in _WITH_BUCKET:
         missing, like = ("host", "host:1094/") if scheme == _XROOTD else ("bucket", "bucket")
         raise ConfigError(
