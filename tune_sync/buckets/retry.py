@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from typing import NoReturn, Protocol, TypeVar
 
 from tune_sync.buckets.bucket import Bucket, Capabilities, ObjectInfo
-from tune_sync.buckets.failures import as_exception, as_store_error, is_denied, is_transient
+from tune_sync.buckets.failures import (
+    NO_OBJECT,
+    NO_PLACE,
+    as_exception,
+    as_store_error,
+    is_denied,
+    is_throttled,
+    is_transient,
+)
 from tune_sync.errors import PutConflictError, StoreDeniedError, StoreUnreachableError
 
 T = TypeVar("T")
@@ -55,6 +63,8 @@ class Retry:
         dice: From 0 to 1, for the jitter.
         clock: Seconds that only grow.
         stream_credentials_s: How old the credentials may be that a stream starts with.
+        patience_s: A store that has answered, if only by asking for fewer requests, is there: one
+            request of it is tried so long, also more often than `tries_count`.
     """
 
     tries_count: int = DEFAULT_TRIES_COUNT
@@ -62,6 +72,7 @@ class Retry:
     dice: Callable[[], float] = random.random
     clock: Callable[[], float] = time.monotonic
     stream_credentials_s: float = STREAM_CREDENTIALS_S
+    patience_s: float = 0.0
 
     def pause_s(self, tried_count: int) -> float:
         """Seconds to wait after so many tries: they double, and half of each is random."""
@@ -144,7 +155,7 @@ class RetryBucket:
                     raise
                 return found.etag
 
-        return self._do(f"put {key}", act)
+        return self._do(f"put {key}", act, NO_PLACE)
 
     def put_stream(
         self, key: str, chunks: Iterable[bytes | memoryview], size_bytes: int | None = None
@@ -168,7 +179,7 @@ class RetryBucket:
                     rebuilt = True
                     self._rebuild()
                 if not again:
-                    self._fail(error, f"put {key}")
+                    self._fail(error, f"put {key}", NO_PLACE)
 
     def delete(self, keys: Sequence[str]) -> None:
         """See `Bucket.delete`."""
@@ -200,9 +211,9 @@ class RetryBucket:
         except Exception as error:
             self._fail(error, "open the bucket")
 
-    def _do(self, doing: str, act: Callable[[Client], T]) -> T:
+    def _do(self, doing: str, act: Callable[[Client], T], absent: str = NO_OBJECT) -> T:
         rebuilt = False
-        tried_count = 0
+        tried_count, began_s = 0, self._retry.clock()
         while True:
             try:
                 found = act(self._here())
@@ -212,14 +223,20 @@ class RetryBucket:
                 error = as_exception(raised)
                 tried_count += 1
                 self._warn(error)
-                again = is_transient(error) and tried_count < self._retry.tries_count
+                again = is_transient(error) and (
+                    tried_count < self._retry.tries_count or self._is_patient(error, began_s)
+                )
                 if is_denied(error) and not rebuilt:  # credentials may have been renewed
                     rebuilt = True
                     self._rebuild()
                 elif again:
                     self._retry.sleep(self._retry.pause_s(tried_count))
                 else:
-                    self._fail(error, doing)
+                    self._fail(error, doing, absent)
+
+    def _is_patient(self, error: Exception, began_s: float) -> bool:
+        is_there = self._has_answered or is_throttled(error)
+        return is_there and self._retry.clock() - began_s < self._retry.patience_s
 
     def _rebuild(self) -> None:
         self._built_s = self._retry.clock()
@@ -237,9 +254,10 @@ class RetryBucket:
                 self._where, self._here_name,
             )  # fmt: skip
 
-    def _fail(self, error: Exception, doing: str) -> NoReturn:
+    def _fail(self, error: Exception, doing: str, absent: str = NO_OBJECT) -> NoReturn:
         asker = f" from {self._here_name}" if self._here_name else ""
-        mapped = as_store_error(error, f"{self._where}: cannot {doing}{asker}", self._asked())
+        what = f"{self._where}: cannot {doing}{asker}"
+        mapped = as_store_error(error, what, self._asked(), absent)
         if mapped is error:  # "from" would make it its own cause: an endless chain
             raise error
         if isinstance(mapped, (StoreDeniedError, StoreUnreachableError)):
