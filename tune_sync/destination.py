@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tune_sync.buckets.schemes import check_scheme, meant_url
-from tune_sync.buckets.url import is_bucket_url, parse_bucket_url, redacted
+from tune_sync.buckets.url import is_bucket_url, parse_bucket_url, path_of_url, redacted
 from tune_sync.errors import ConfigError
 
 # As in rsync's host:path, and none of Windows' drives.
 _HOST_AND_PATH = re.compile(r"[\w.\-@]{2,}:(?!//)")
+# As in RFC 8089: file:///x, file:/x and file://localhost/x are one. To fsspec local:// is the same.
+_FILE_URL = re.compile(r"file:/|local://")
+_OF_THIS_HOST = re.compile(r"(?:file|local)://(?:(?i:localhost)(?=/))?(?=[/~$])|file:(?=/[^/])")
 _NOT_EXPANDED = re.compile(r"\$(\w+|\{\w+\})|^~[^/]*")
 
 
@@ -49,8 +52,12 @@ def check_upload_dir(place: Any) -> bool:
             raise ConfigError(f"SyncConfig(upload_dir=...): {error}") from error
         return True
     shown = redacted(place)
-    if re.match(r"file://(?!/|localhost/)", os.fspath(place)):
-        raise ConfigError(f"SyncConfig(upload_dir={shown!r}): is file:///mnt/results meant?")
+    if is_file_url(os.fspath(place)):
+        try:
+            _path_in_file_url(os.fspath(place))
+        except ConfigError as error:
+            raise ConfigError(f"SyncConfig(upload_dir=...): {error}") from error
+        return False
     if url := meant_url(os.fspath(place)):
         raise ConfigError(f"SyncConfig(upload_dir={shown!r}): is {redacted(url)} meant?")
     if _HOST_AND_PATH.match(os.fspath(place)):
@@ -66,7 +73,7 @@ def refuse_bare_path(place: Any) -> None:
 
     A `Path` says by itself that it is a directory.
     """
-    if not isinstance(place, str) or "://" in place:
+    if not isinstance(place, str) or "://" in place or is_file_url(place):
         return
     if not os.path.expandvars(place).startswith(("/", ".", "~", "$")):
         shown = redacted(place)
@@ -99,7 +106,7 @@ def parse_destination(place: Any) -> Destination:
     if is_bucket_url(text):
         url = parse_bucket_url(text)
         return Destination(url.path, url.scheme)
-    return Destination(resolve_storage_path(text.replace("local://", "file://", 1)))
+    return Destination(resolve_storage_path(text))
 
 
 def resolve_storage_path(path: str | os.PathLike[str] | None) -> str:
@@ -111,10 +118,10 @@ def resolve_storage_path(path: str | os.PathLike[str] | None) -> str:
     if path is not None and not isinstance(path, (str, os.PathLike)):
         raise ConfigError(f"storage_path={path!r}: a path is needed")
     text = os.fspath(path) if path is not None else "~/ray_results"
-    scheme, mark, rest = text.partition("://")
-    if mark and scheme == "file":
-        text = rest
-    elif mark and len(scheme) > 1:
+    if is_file_url(text):
+        # Expanded first: an escaped $ or ~ is a name, as it is to Ray when it restores.
+        return os.path.abspath(path_of_url(_expanded(_path_in_file_url(text))))
+    if is_bucket_url(text):
         shown = redacted(text)
         raise ConfigError(
             f"storage_path={shown!r}: a directory of the driver's node is needed, as results go "
@@ -122,6 +129,27 @@ def resolve_storage_path(path: str | os.PathLike[str] | None) -> str:
             f'SyncConfig(upload_dir="{shown}") and no storage_path'
         )
     return os.path.abspath(_expanded(text))
+
+
+def is_file_url(text: str) -> bool:
+    """Whether `text` is the URL of a directory."""
+    return bool(_FILE_URL.match(text))
+
+
+def _path_in_file_url(text: str) -> str:
+    """The path in the URL of a directory, with its escapes."""
+    found = _OF_THIS_HOST.match(text)
+    if not found:
+        raise ConfigError(
+            f"{redacted(text)!r}: behind file:// a directory of this host is needed, as in "
+            "file:///mnt/results; mount what is on another one, or give a command that reaches "
+            "it: syncer=CommandSyncer(...)"
+        )
+    path = text[found.end() :]
+    if "?" in path:
+        raise ConfigError(f"{redacted(text)!r}: in a URL ? ends the path; write %3F for it")
+    path_of_url(path)
+    return path
 
 
 def _expanded(text: str) -> str:

@@ -17,9 +17,9 @@ import ray.tune
 
 from tune_sync import layout
 from tune_sync.agents.node_agents import RayNodes
-from tune_sync.buckets.url import path_of_url
+from tune_sync.buckets.url import is_bucket_url, path_of_url
 from tune_sync.checkpoint import Checkpoint
-from tune_sync.destination import Destination, parse_destination, resolve_destination
+from tune_sync.destination import Destination, is_file_url, parse_destination, resolve_destination
 from tune_sync.ended_run import end_run
 from tune_sync.errors import AskedTwiceError, ConfigError, TuneSyncError
 from tune_sync.field_checks import check_run_fields, names_its_fields
@@ -121,9 +121,9 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
 
     def _was_restored_from_place(self) -> None:
         """By `tune.Tuner.restore(path)`."""
-        self._set_place(parse_destination(self.storage_path))
-        if self._place().scheme:  # Ray took the name out of a URL
+        if is_bucket_url(self.storage_path) or is_file_url(self.storage_path):  # so is the name
             object.__setattr__(self, "name", path_of_url(self.name or ""))
+        self._set_place(parse_destination(self.storage_path))
         self._attach("resume")
 
     def _was_restored_with_options(self, spec: Spec) -> None:

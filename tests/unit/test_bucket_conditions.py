@@ -90,5 +90,6 @@ def test_what_is_tried_again_tells_the_same(
 
 
 def test_no_answer_to_it_is_no_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "CHECK_PATIENCE_S", 0.0)
     with pytest.raises(StoreUnreachableError):
         check(Store(*[BUSY] * 9), monkeypatch)

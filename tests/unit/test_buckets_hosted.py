@@ -57,7 +57,7 @@ def test_what_hangs_with_several_files_is_refused_but_not_to_a_command(scheme: s
 
 
 @pytest.mark.parametrize("door", [cleanup, status, restore_kwargs])
-@pytest.mark.parametrize("scheme", ["sftp", "https", "nosuch"])
+@pytest.mark.parametrize("scheme", ["sftp", "https", "nosuch", "tar", "simplecache", "jupyter"])
 def test_all_doors_refuse_what_a_run_does_and_name_no_setting_that_was_not_given(
     scheme: str, door: Callable[[str], object]
 ) -> None:
@@ -71,9 +71,31 @@ def test_all_doors_refuse_what_a_run_does_and_name_no_setting_that_was_not_given
     assert "upload_dir" not in why and "s3:// (pip install obstore)" in why
 
 
+@pytest.mark.parametrize(
+    ("schemes", "says"),
+    [
+        ("http https data dvc git github gist reference", "is only read from"),
+        ("zip tar libarchive", "is one archive"),
+        (
+            "simplecache filecache blockcache cached dir generic dask asyncwrapper asynclocal",
+            "another filesystem; give the URL, or the path, of that one",
+        ),
+        ("jupyter jlab", "in one request"),
+        ("memory", "memory of one process"),
+    ],
+)
+@pytest.mark.parametrize("door", [lambda url: SyncConfig(upload_dir=url), restore_kwargs])
+def test_what_is_no_place_for_the_results_of_many_processes_is_refused(
+    door: Callable[[str], object], schemes: str, says: str
+) -> None:
+    for scheme in schemes.split():
+        with pytest.raises(ConfigError, match=rf"{scheme}:// .*{says}.*s3:// \(pip install"):
+            door(f"{scheme}://box/results/exp")
+
+
 def test_options_that_a_library_wants_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"github://.*storage_options.*'org' and 'repo'"):
-        check_bucket(parse_bucket_url("github://a/b"), None, write=True)
+    with pytest.raises(ConfigError, match=r"dbfs://.*storage_options.*'instance' and 'token'"):
+        check_bucket(parse_bucket_url("dbfs://a/b"), None, write=True)
 
 
 def test_hadoop_that_is_not_there_is_named() -> None:

@@ -121,6 +121,13 @@ def test_a_path_is_not_taken_for_the_bucket_that_is_missing(text: str, says: str
     assert parse_bucket_url("hdfs:///path/x").path == "path/x"  # the node of its settings
 
 
+@pytest.mark.parametrize("text", ["s3://bucket/x ", " s3://bucket/x", "s3://bucket/x\u00a0"])
+def test_a_blank_around_a_url_is_no_part_of_a_name(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"blank before or behind the URL.*%20"):
+        SyncConfig(upload_dir=text)
+    assert parse_bucket_url("s3://bucket/x%20").path == "bucket/x "
+
+
 def test_the_account_of_azure_is_told_where_it_belongs() -> None:
     with pytest.raises(ConfigError, match=r"abfs://box/a/b.*account_name.*'?acc") as caught:
         parse_bucket_url("abfss://box@acc.dfs.core.windows.net/a/b")

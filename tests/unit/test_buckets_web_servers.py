@@ -18,11 +18,10 @@ URL = parse_bucket_url("s3://bucket/exp")
 
 
 @contextmanager
-def web_server(status: int) -> Iterator[str]:
+def web_server(status: int, page: bytes = b"<html><body>Welcome</body></html>") -> Iterator[str]:
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            page = b"<html><body>Welcome</body></html>"
             self.send_response(status)
             self.send_header("Content-Length", str(len(page)))
             self.end_headers()
@@ -67,6 +66,32 @@ def test_its_page_for_what_is_not_there_is_no_answer_of_a_store() -> None:
         ):
             with pytest.raises(ConfigError, match=f"asked: {url}.*is the endpoint right"):
                 ask()
+
+
+def test_a_put_that_is_answered_by_nothing_there_is_told_as_that() -> None:
+    """An object that is put need not be there."""
+    with web_server(404, b"404 page not found") as url:
+        bucket = open_bucket(URL, options("obstore", url), Retry(1))
+        says = f"asked: {url}.*does not know this place.*is the endpoint right"
+        for put in (lambda: bucket.put("x", b""), lambda: bucket.put_stream("x", [b"1"])):
+            with pytest.raises(FileNotFoundError, match=says) as caught:
+                put()
+            assert "no such object" not in str(caught.value)
+
+
+def test_its_page_is_no_answer_to_a_put_on_condition() -> None:
+    """Nor that another writer was first."""
+    with web_server(404) as url:
+        bucket = open_bucket(URL, options("obstore", url), Retry(1))
+        with pytest.raises(ConfigError, match="is the endpoint right"):
+            bucket.put("x", b"", if_match='"abc"')
+
+
+def test_its_page_for_a_part_of_an_object_is_no_answer_of_a_store() -> None:
+    with web_server(200) as url:
+        bucket = open_bucket(URL, options("obstore", url), Retry(1))
+        with pytest.raises(ConfigError, match=f"asked: {url}.*is the endpoint right"):
+            bucket.get("x", 3, 5)
 
 
 def test_a_refusal_without_a_reason_may_be_one_of_wrong_credentials() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,13 @@ from tests.unit.test_mirror import (
     write_state,
 )
 from tune_sync import fetch_experiment, layout
-from tune_sync.errors import ConfigError, ExperimentExistsError, StoreDeniedError
+from tune_sync.errors import (
+    ConfigError,
+    DamagedError,
+    ExperimentExistsError,
+    StoreDeniedError,
+    StoreError,
+)
 from tune_sync.homes.store import LocalStore
 from tune_sync.mirror.record import MIRROR_DIR, RECORD_KEY
 from tune_sync.mirror.state import STATE_DIR
@@ -103,6 +110,33 @@ def test_of_two_states_the_one_that_is_not_torn_is_taken(
     assert (fetch(mirrored, tmp_path) / STATE).read_text() == NO_TRIALS
 
 
+@pytest.mark.parametrize("name", ["tuner.pkl", "trainable.pkl", STATE])
+@pytest.mark.parametrize("kept", [0, 3, 50, -1])
+def test_state_that_is_cut_off_is_named_and_nothing_stays(
+    mirrored: Notebook, tmp_path: Path, name: str, kept: int
+) -> None:
+    shutil.rmtree(mirrored.top / STATE_DIR)
+    whole = {"a": "b" * 99, "of": [1.5] * 9}
+    data = pickle.dumps(whole) if name.endswith(".pkl") else json.dumps(whole).encode()
+    (mirrored.top / name).write_bytes(data)
+    assert (fetch(mirrored, tmp_path) / name).read_bytes() == data
+    shutil.rmtree(tmp_path / "copy")
+    (mirrored.top / name).write_bytes(data[:kept])
+    with pytest.raises(DamagedError, match=rf"{mirrored.top}/{name} is not whole.*fetch it again"):
+        fetch(mirrored, tmp_path)
+    assert os.listdir(tmp_path / "copy") == []
+
+
+def test_a_syncer_that_breaks_off_is_told(mirrored: Notebook, tmp_path: Path) -> None:
+    def wait() -> None:
+        raise GeneratorExit
+
+    mirrored.wait = wait  # type: ignore[method-assign]
+    with pytest.raises(StoreError, match="broke off: GeneratorExit"):
+        fetch(mirrored, tmp_path)
+    assert os.listdir(tmp_path / "copy") == []
+
+
 def test_a_state_that_did_not_reach_its_place_is_found_beside_it(
     tmp_path: Path, runs: list[Run]
 ) -> None:
@@ -110,14 +144,14 @@ def test_a_state_that_did_not_reach_its_place_is_found_beside_it(
     run = start(tmp_path / "home/exp", runs, syncer)
     run.flush(TIMEOUT_S)
     syncer.fails = lambda note: note.startswith(f"up . {STATE}")
-    write_state(run, "newest")
+    write_state(run, '"newest"')
     with pytest.raises(Exception, match="no way to"):
         run.flush(TIMEOUT_S)
     assert not (syncer.top / STATE).exists()
     # A retry does not write what is whole again: it could be cut off.
     beside = [note for note in syncer.notes if note.startswith(f"up {STATE_DIR}")]
     assert len(beside) == 1
-    assert (fetch(syncer, tmp_path) / STATE).read_text() == "newest"
+    assert (fetch(syncer, tmp_path) / STATE).read_text() == '"newest"'
 
 
 REFUSED = ("tuner.pkl", ".validate_storage_marker")

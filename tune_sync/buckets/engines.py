@@ -23,7 +23,7 @@ from tune_sync.buckets.arrow_bucket import ArrowBucket
 from tune_sync.buckets.environment import aws_environment
 from tune_sync.buckets.fsspec_bucket import FsspecBucket
 from tune_sync.buckets.obstore_bucket import ObstoreBucket
-from tune_sync.buckets.schemes import check_scheme, package_of
+from tune_sync.buckets.schemes import IN_ONE_PROCESS, check_scheme, package_of
 from tune_sync.buckets.url import BucketUrl, redacted
 from tune_sync.buckets.xrootd_bucket import XrootdBucket
 from tune_sync.errors import ConfigError
@@ -318,7 +318,8 @@ def _s3fs_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def _fsspec(url: BucketUrl, options: Mapping[str, Any]) -> Client:
     import fsspec.core
 
-    check_scheme(url.scheme)
+    if url.scheme != IN_ONE_PROCESS:  # a run is refused before; who asks in one process may use it
+        check_scheme(url.scheme)
     given = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
     try:
         fsspec.get_filesystem_class(url.scheme)

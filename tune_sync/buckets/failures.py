@@ -33,6 +33,12 @@ _RESTORED = (
     "A restored run takes them from the environment, from tune_sync.restore_kwargs(...), or as "
     "JSON from TUNE_SYNC_STORAGE_OPTIONS"
 )
+# What it means that something is not there: to who reads, and to who puts.
+NO_OBJECT = "there is no such object"
+NO_PLACE = (
+    "what answers there does not know this place: is the endpoint right, without a path, and is "
+    "the bucket there?"
+)
 _MISSING_BUCKET = _kind(
     "NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist|Bucket not found|ContainerNotFound|"
     "container does not exist",
@@ -76,6 +82,10 @@ _ENDED_UPLOAD = _kind(
     "an answer was lost, and what is there is not known to be what was sent: send it again",
     transient=True,
 )
+_THROTTLED = _kind(
+    r"SlowDown|SLOW_DOWN|TooManyRequests|\b429\b|rateLimitExceeded|ServerBusy|Throttl",
+    StoreUnreachableError, "the store asks for fewer requests", transient=True,
+)  # fmt: skip
 # A page of a web server, or a path before the bucket: no store says that.
 _NO_STORE = _kind(
     r"<html|<!doctype|ETag Header missing|Got invalid \w+ response|An error occurred \(\) when|"
@@ -152,10 +162,7 @@ _KINDS = (
         f"the credentials are missing or wrong: check them on this node. {_RESTORED}",
     ),
     _DENIED,
-    _kind(
-        r"SlowDown|SLOW_DOWN|TooManyRequests|\b429\b|rateLimitExceeded|ServerBusy|Throttl",
-        StoreUnreachableError, "the store asks for fewer requests", transient=True,
-    ),
+    _THROTTLED,
     _UNREACHABLE,
     _NO_STORE,
 )  # fmt: skip
@@ -206,6 +213,11 @@ def is_no_store(error: BaseException) -> bool:
     return not isinstance(error, (FixCallError, StoreError)) and _find(error) is _NO_STORE
 
 
+def is_throttled(error: BaseException) -> bool:
+    """Whether the store has answered, and asks for fewer requests."""
+    return not isinstance(error, (FixCallError, StoreError)) and _find(error) is _THROTTLED
+
+
 def is_denied(error: BaseException) -> bool:
     """Whether new credentials may help."""
     if isinstance(error, (FixCallError, StoreError)):
@@ -220,8 +232,9 @@ def is_ended_upload(error: BaseException) -> bool:
 
 
 def as_store_error(
-    error: Exception, doing: str, asked: str = "", *, is_known: bool = False
-) -> Exception:
+    error: Exception, doing: str, asked: str = "", absent: str = NO_OBJECT, *,
+    is_known: bool = False,
+) -> Exception:  # fmt: skip
     """The error to raise for what a library raised.
 
     Args:
@@ -229,6 +242,7 @@ def as_store_error(
         doing: The operation and the place, for the message.
         asked: Which server was asked. It is told where another one may have been meant.
         is_known: A store has answered there.
+        absent: What to say where the library says that something is not there.
     """
     if isinstance(error, (FixCallError, StoreError)) or str(error).startswith(f"{doing}: "):
         return error
@@ -239,7 +253,8 @@ def as_store_error(
         which = f" (asked: {asked})" if asked and kind.error in _OF_SERVERS else ""
         return kind.error(f"{doing}: {_brief(error)}{which}; {kind.advice}")
     if isinstance(error, _ABSENT):
-        return FileNotFoundError(f"{doing}: there is no such object")
+        which = f" (asked: {asked})" if asked and absent == NO_PLACE else ""
+        return FileNotFoundError(f"{doing}{which}: {absent}")
     if type(error) is TypeError:  # by its own words alone nobody finds the place
         return TypeError(
             f"{doing}: {_brief(error)}; the library for it does not do what is asked of it: "
@@ -253,7 +268,11 @@ def as_store_error(
 def _find(error: BaseException) -> _Kind | None:
     signature = _signature(error)
     if type(error).__name__ in _CONFLICT_NAMES:
-        return _IN_PROGRESS if _IN_PROGRESS.words.search(signature) else _CONFLICT
+        # An object that is not there is one, too, but nothing else that is missing.
+        known = next(
+            (k for k in (_IN_PROGRESS, _MISSING_BUCKET) if k.words.search(signature)), None
+        )
+        return known or (_NO_STORE if _HTML.search(signature) else _CONFLICT)
     if type(error).__name__ == "UnknownConfigurationKeyError":
         return _OPTION
     if isinstance(error, _ABSENT):

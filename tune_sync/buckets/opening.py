@@ -15,6 +15,8 @@ from tune_sync.errors import ConfigError, PutConflictError, StoreDeniedError, St
 PROBE_KEY = ".tune_sync-probe"
 # What is wrong with a place should be told within seconds: a check tries only twice.
 CHECK_TRIES_COUNT = 2
+# One that has answered is there: bad weather and throttling are sat out, as in a run.
+CHECK_PATIENCE_S = 30.0
 # An object that was just put is put again; Google refuses that within a second. These take longer.
 PROBE_TRIES_COUNT = 4
 
@@ -61,7 +63,7 @@ def check_bucket(url: BucketUrl, options: Mapping[str, Any] | None, *, write: bo
     """
     quick = dict(options or environment_options())
     quick.setdefault("request_timeout_s", 10.0)
-    bucket = open_bucket(url, quick, Retry(CHECK_TRIES_COUNT))
+    bucket = open_bucket(url, quick, Retry(CHECK_TRIES_COUNT, patience_s=CHECK_PATIENCE_S))
     bucket.check(tidies=write)
     probe = f"{PROBE_KEY}-{uuid.uuid4().hex}"
     if bucket.info(probe) is not None:  # a web server may have a page for every path
@@ -70,8 +72,9 @@ def check_bucket(url: BucketUrl, options: Mapping[str, Any] | None, *, write: bo
             f"store: is the endpoint right (asked: {asked_server(url.scheme, quick)})?"
         )
     if write:
+        retry = Retry(PROBE_TRIES_COUNT, patience_s=CHECK_PATIENCE_S)
         try:
-            _check_puts(url, open_bucket(url, quick, Retry(PROBE_TRIES_COUNT)), probe)
+            _check_puts(url, open_bucket(url, quick, retry), probe)
         except StoreDeniedError as error:
             raise StoreDeniedError(
                 f"before training an object is put and deleted, to see that both work: {error}"

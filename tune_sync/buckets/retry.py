@@ -16,10 +16,13 @@ import xxhash
 from tune_sync.buckets.answers import CheckedClient, Client, is_of_a_store
 from tune_sync.buckets.bucket import Capabilities, ObjectInfo
 from tune_sync.buckets.failures import (
+    NO_OBJECT,
+    NO_PLACE,
     as_exception,
     as_store_error,
     is_denied,
     is_ended_upload,
+    is_throttled,
     is_transient,
 )
 from tune_sync.errors import PutConflictError, StoreDeniedError, StoreUnreachableError
@@ -60,6 +63,8 @@ class Retry:
         dice: From 0 to 1, for the jitter.
         clock: Seconds that only grow.
         stream_credentials_s: How old the credentials may be that a stream starts with.
+        patience_s: A store that has answered, if only by asking for fewer requests, is there: one
+            request of it is tried so long, also more often than `tries_count`.
     """
 
     tries_count: int = DEFAULT_TRIES_COUNT
@@ -67,6 +72,7 @@ class Retry:
     dice: Callable[[], float] = random.random
     clock: Callable[[], float] = time.monotonic
     stream_credentials_s: float = STREAM_CREDENTIALS_S
+    patience_s: float = 0.0
 
     def pause_s(self, tried_count: int) -> float:
         """Seconds to wait after so many tries: they double, and half of each is random."""
@@ -150,7 +156,7 @@ class RetryBucket:
                     raise
                 return found.etag
 
-        return self._do(f"put {key}", act)
+        return self._do(f"put {key}", act, NO_PLACE)
 
     def put_stream(
         self, key: str, chunks: Iterable[bytes | memoryview], size_bytes: int | None = None
@@ -178,7 +184,7 @@ class RetryBucket:
                     rebuilt = True
                     self._rebuild()
                 if not again:
-                    self._fail(error, f"put {key}")
+                    self._fail(error, f"put {key}", NO_PLACE)
 
     def delete(self, keys: Sequence[str]) -> None:
         """See `Bucket.delete`."""
@@ -222,9 +228,9 @@ class RetryBucket:
         except Exception as error:
             self._fail(error, "open the bucket")
 
-    def _do(self, doing: str, act: Callable[[Client], T]) -> T:
+    def _do(self, doing: str, act: Callable[[Client], T], absent: str = NO_OBJECT) -> T:
         rebuilt = False
-        tried_count, tried_s = 0, 0.0
+        tried_count, tried_s, first_s = 0, 0.0, self._retry.clock()
         while True:
             began_s = self._retry.clock()
             try:
@@ -239,14 +245,20 @@ class RetryBucket:
                 self._warn(error)
                 in_vain = not self._has_answered and tried_count > 1 and tried_s >= UNHEARD_S
                 is_last = tried_count >= self._retry.tries_count or in_vain
-                again = is_transient(error, is_known=self._is_known) and not is_last
+                again = is_transient(error, is_known=self._is_known) and (
+                    not is_last or self._is_patient(error, first_s)
+                )
                 if is_denied(error) and not rebuilt:  # credentials may have been renewed
                     rebuilt = True
                     self._rebuild()
                 elif again:
                     self._retry.sleep(self._retry.pause_s(tried_count))
                 else:
-                    self._fail(error, doing)
+                    self._fail(error, doing, absent)
+
+    def _is_patient(self, error: Exception, began_s: float) -> bool:
+        is_there = self._has_answered or is_throttled(error)
+        return is_there and self._retry.clock() - began_s < self._retry.patience_s
 
     def _rebuild(self) -> None:
         self._built_s = self._retry.clock()
@@ -264,11 +276,11 @@ class RetryBucket:
                 self._where, self._here_name,
             )  # fmt: skip
 
-    def _fail(self, error: Exception, doing: str) -> NoReturn:
+    def _fail(self, error: Exception, doing: str, absent: str = NO_OBJECT) -> NoReturn:
         asker = f" from {self._here_name}" if self._here_name else ""
-        doing = f"{self._where}: cannot {doing}{asker}"
-        mapped = as_store_error(error, doing, self._asked(), is_known=self._is_known)
-        if isinstance(mapped, FileNotFoundError) and ": cannot put " in doing:
+        what = f"{self._where}: cannot {doing}{asker}"
+        mapped = as_store_error(error, what, self._asked(), absent, is_known=self._is_known)
+        if isinstance(mapped, FileNotFoundError) and doing.startswith("put "):
             # It would be taken for a source that is gone. And no store means that by it.
             mapped = StoreUnreachableError(f"{mapped}; {UNCLEAR}")
         if mapped is error:  # "from" would make it its own cause: an endless chain

@@ -6,8 +6,25 @@ import re
 
 from tune_sync.errors import ConfigError
 
-# Of fsspec's, what only reads.
-_READ_ONLY = ("http", "https")
+_WEB = ("http", "https")
+# Of fsspec's, what is no place that many processes can write to.
+_READ_ONLY = ("data", "dvc", "git", "github", "gist", "reference")
+_ARCHIVES = ("libarchive", "tar", "zip")
+_AROUND_ANOTHER = (
+    "async_wrapper", "asyncwrapper", "asynclocal", "blockcache", "cached", "dask", "dir",
+    "filecache", "generic", "simplecache",
+)  # fmt: skip
+_NOTEBOOKS = ("jlab", "jupyter")
+IN_ONE_PROCESS = "memory"
+_NO_PLACES = {
+    **dict.fromkeys(_READ_ONLY, "is only read from"),
+    **dict.fromkeys(_ARCHIVES, "is one archive, which several processes cannot write at once"),
+    **dict.fromkeys(
+        _AROUND_ANOTHER, "stands for another filesystem; give the URL, or the path, of that one"
+    ),
+    **dict.fromkeys(_NOTEBOOKS, "is a notebook's server, which takes a file whole, in one request"),
+    IN_ONE_PROCESS: "is the memory of one process, and each trial has its own",
+}
 # Whose libraries have one connection, which only one thread at a time may use.
 _UNFIT = ("ftp", "sftp", "ssh")
 _TESTED = {
@@ -36,12 +53,14 @@ def check_scheme(scheme: str) -> None:
     """Raise ConfigError for a scheme that nothing can be written to safely, or nobody knows."""
     import fsspec  # not at the top: most runs need none of it
 
-    if scheme in _READ_ONLY:
+    if scheme in _WEB:
         raise ConfigError(
             f"{scheme}:// is only read from; where that is the address of an S3-like store, give "
             's3://bucket/path and storage_options={"endpoint_url": "'
             f'{scheme}://..."}}; {_known()}'
         )
+    if why := _NO_PLACES.get(scheme):
+        raise ConfigError(f"{scheme}:// {why}; {_known()}")
     if scheme in _UNFIT:
         raise ConfigError(
             f"{scheme}:// cannot be used: fsspec's library for it hangs where several files are "

@@ -80,13 +80,16 @@ def path_of_url(text: str) -> str:
     """The path that a part of a URL stands for.
 
     Raises:
-        ConfigError: It has a sign that means something else in a URL.
+        ConfigError: It has a sign that means something else in a URL, or is no UTF-8.
     """
     if _NO_ESCAPE.search(text) or "#" in text:
         raise ConfigError(
             f"{text!r}: in a URL % begins an escape and # ends the path; write %25 and %23 for them"
         )
-    return unquote(text, errors="strict")
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{text!r}: its escapes are no UTF-8") from error
 
 
 def parse_bucket_url(text: str) -> BucketUrl:
@@ -99,6 +102,11 @@ def parse_bucket_url(text: str) -> BucketUrl:
     shown = redacted(text)
     given, scheme, path = path, _known_scheme(scheme), path.strip("/")
     _refuse_secrets(scheme, path)  # first: what else is wrong is told with the whole of it
+    if text != text.strip():
+        raise ConfigError(
+            f"{shown!r}: there is a blank before or behind the URL; leave it out, or write %20 for "
+            "one that a name has"
+        )
     if given.startswith("/") and scheme in _WITH_BUCKET:
         missing, like = ("host", "host:1094/") if scheme == _XROOTD else ("bucket", "bucket")
         raise ConfigError(
@@ -119,10 +127,7 @@ def parse_bucket_url(text: str) -> BucketUrl:
             f'storage_options={{"account_name": "{account}"}}, or set '
             f"AZURE_STORAGE_ACCOUNT_NAME={account}"
         )
-    try:
-        path = path_of_url(path)
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{shown!r}: its escapes are no UTF-8") from error
+    path = path_of_url(path)
     if any(ord(c) < 32 or ord(c) == 127 or c == "\\" for c in path):
         raise ConfigError(f"{shown!r}: control characters and backslashes cannot be in the path")
     if any(part in ("", ".", "..") for part in path.split("/")):

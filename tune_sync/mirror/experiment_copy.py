@@ -23,8 +23,8 @@ from tune_sync.mirror.record import (
     experiment_of,
     save_record,
 )
-from tune_sync.mirror.state import put_back_state
-from tune_sync.syncers.base import Syncer
+from tune_sync.mirror.state import check_state, put_back_state
+from tune_sync.syncers.base import Syncer, exits_told
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -53,6 +53,7 @@ def fetch_experiment(
     Raises:
         FileExistsError: `path` exists.
         FileNotFoundError: No experiment is in `remote_dir`, or none that can be restored.
+        DamagedError: A file of its state came cut off.
         Exception: What the syncer raises.
     """
     if not isinstance(syncer, Syncer):
@@ -62,9 +63,10 @@ def fetch_experiment(
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{uuid.uuid4().hex}")
     try:
-        if syncer.sync_down(remote, str(partial)) is False:
-            raise ConfigError(f"{type(syncer).__name__}.sync_down did not start")
-        syncer.wait()
+        with exits_told(f"{type(syncer).__name__} of {remote}"):
+            if syncer.sync_down(remote, str(partial)) is False:
+                raise ConfigError(f"{type(syncer).__name__}.sync_down did not start")
+            syncer.wait()
         _tidy(partial, remote)
         LocalStore(partial).sync_tree("")
         _check_free(target)
@@ -116,6 +118,7 @@ def _tidy(root: Path, remote: str) -> None:
             f"{remote} holds no experiment_state-*.json: its driver was lost before the first one "
             "was sent; start the experiment anew, under another name"
         )
+    check_state(root, remote)
 
 
 def _checkpoint_directories(root: Path) -> Iterator[str]:

@@ -8,10 +8,13 @@ it. Whoever fetches takes the first if it agrees with its list, else the second.
 from __future__ import annotations
 
 import json
+import pickletools
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from tune_sync import layout
+from tune_sync.errors import DamagedError
 from tune_sync.homes.digests import digest_of_file
 from tune_sync.mirror.record import MIRROR_DIR
 
@@ -31,6 +34,31 @@ def put_back_state(root: Path) -> None:
     for name in names:
         (first / name).replace(root / name)
     shutil.rmtree(first, ignore_errors=True)
+
+
+def check_state(root: Path, remote: str) -> None:
+    """Raise DamagedError for a file that Ray would read in a restore and that has no end.
+
+    Nothing is unpickled. Files of the start are on no list of digests.
+    """
+    for pattern in (*layout.START_FILES, *layout.STATE_FILES):
+        for path in root.glob(pattern):
+            try:
+                _read_through(path)
+            except (ValueError, OverflowError) as error:
+                raise DamagedError(
+                    f"{remote}/{path.name} is not whole ({error}): fetch it again; if it is cut "
+                    "off there too, only the checkpoints beside it can be used, by a new experiment"
+                ) from error
+
+
+def _read_through(path: Path) -> None:
+    if path.suffix == ".json":
+        json.loads(path.read_bytes())
+    elif path.suffix == ".pkl":
+        with open(path, "rb") as file:
+            for _ in pickletools.genops(file):
+                pass
 
 
 def _whole_names(directory: Path) -> tuple[str, ...]:
