@@ -147,10 +147,14 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
 def check_count(name: str, value: Any, what: str) -> None:
     """Raise ConfigError if it is given, and no whole number above zero."""
-    if value is not None and (
-        isinstance(value, bool) or not isinstance(value, int) or value <= 0
-    ):  # fmt: skip
-        raise ConfigError(f"SyncConfig({name}={value!r}): {what} above zero is needed")
+    if value is not None:
+        check_above_zero(f"SyncConfig({name}={value!r})", value, what)
+
+
+def check_above_zero(given: str, value: Any, what: str) -> None:
+    """Raise ConfigError, which begins with what was given, if it is no whole number above zero."""
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise ConfigError(f"{given}: {what} above zero is needed")
 
 
 def check_patterns(name: str, value: Any) -> tuple[str, ...]:
