@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.local.own_syncers import copying
 from tests.unit.test_mirror import (
     NO_TRIALS,
     STATE,
@@ -20,7 +21,7 @@ from tests.unit.test_mirror import (
     write_state,
 )
 from tune_sync import fetch_experiment, layout
-from tune_sync.errors import ConfigError, ExperimentExistsError, StoreDeniedError
+from tune_sync.errors import ConfigError, ExperimentExistsError, StoreDeniedError, StoreError
 from tune_sync.homes.store import LocalStore
 from tune_sync.mirror.record import MIRROR_DIR, RECORD_KEY
 from tune_sync.mirror.state import STATE_DIR
@@ -202,3 +203,8 @@ def test_what_may_not_be_read_is_not_taken_for_half_a_checkpoint(
     with pytest.raises(StoreDeniedError, match="000001"):
         fetch(mirrored, tmp_path)
     assert not (tmp_path / "copy/exp").exists()
+
+
+def test_a_place_that_a_command_cannot_fetch_may_have_another_name(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"exit code 1.*is there an experiment of this name"):
+        fetch_experiment(tmp_path / "far/exq", tmp_path / "copy/exq", copying())
