@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,7 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(f"tune-sync {name}", description=command.summary)
     module.add_arguments(parser)
     try:
-        return module.run(parser.parse_args(words[1:]))
+        code = module.run(parser.parse_args(words[1:]))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # as of `| head`: nobody reads on, and Python writes the rest at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     except TuneSyncError as error:
         sys.stderr.write(f"tune-sync {name}: {type(error).__name__}: {error}\n")
         return FAILED

@@ -14,7 +14,7 @@ TuneSyncError
 │   ├── NotSharedError       (FileNotFoundError) a node does not see a path that has to be shared
 │   ├── PeerRefusedError     (PermissionError) the other host is not of this run: another token
 │   └── TransportMissingError (RuntimeError) the transport that is required cannot be used here
-├── StoreError               the store could not do it; older data is intact
+├── StoreError               the store, or your syncer, could not do it; older data is intact
 │   ├── StoreFullError       (OSError) no space, quota, or a read-only store: make room, then retry
 │   ├── StoreDeniedError     (PermissionError) credentials, or permissions of a bucket or directory
 │   ├── StoreUnreachableError (ConnectionError) a bucket does not answer, after all tries
@@ -96,7 +96,10 @@ class TransportMissingError(FixCallError, RuntimeError):
 
 
 class StoreError(TuneSyncError):
-    """The store could not do what was asked; what it held before is intact."""
+    """The store could not do what was asked; what it held before is intact.
+
+    Itself where a syncer of the user's fails: the message has what that said.
+    """
 
 
 class StoreFullError(StoreError, OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -111,6 +112,8 @@ def check_run_fields(config: Any) -> None:
         raise ConfigError(f"RunConfig(overwrite={config.overwrite!r}): True or False is needed")
     if config.name is not None and not isinstance(config.name, str):
         raise ConfigError(f"RunConfig(name={config.name!r}): a string is needed")
+    if config.name and {".", ".."} & set(config.name.split("/")):
+        raise ConfigError(f"RunConfig(name={config.name!r}): a name without '.' and '..' is needed")
     if not isinstance(config.callbacks, (list, tuple, type(None))):
         raise ConfigError(f"RunConfig(callbacks={config.callbacks!r}): a list is needed")
     for name, (attribute, kind) in _OBJECTS.items():
@@ -126,6 +129,11 @@ def check_run_fields(config: Any) -> None:
 
 def check_seconds(name: str, value: Any, most: float) -> None:
     """Raise ConfigError if it is no time above zero, up to `most`."""
+    if name == "sync_period" and isinstance(value, (str, os.PathLike)):  # Ray's, up to 2.6
+        raise ConfigError(
+            "SyncConfig(...): the first value is sync_period, and no place; if a place is meant, "
+            "name it: SyncConfig(upload_dir=...)"
+        )
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise ConfigError(f"SyncConfig({name}={value!r}): a number of seconds above zero is needed")
     if value > most:
@@ -147,10 +155,14 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
 def check_count(name: str, value: Any, what: str) -> None:
     """Raise ConfigError if it is given, and no whole number above zero."""
-    if value is not None and (
-        isinstance(value, bool) or not isinstance(value, int) or value <= 0
-    ):  # fmt: skip
-        raise ConfigError(f"SyncConfig({name}={value!r}): {what} above zero is needed")
+    if value is not None:
+        check_above_zero(f"SyncConfig({name}={value!r})", value, what)
+
+
+def check_above_zero(given: str, value: Any, what: str) -> None:
+    """Raise ConfigError, which begins with what was given, if it is no whole number above zero."""
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise ConfigError(f"{given}: {what} above zero is needed")
 
 
 def check_patterns(name: str, value: Any) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ def configure(
             each replaces the one before it. Files that stay in shared memory need one each.
 
     Raises:
-        ConfigError: A limit below 1.
+        ConfigError: A limit that is no whole number above zero.
     """
     slots = Slots(
         memory_limit_bytes=memory_limit_bytes,
@@ -78,6 +78,9 @@ def prepare(size_bytes: int) -> None:
 
     Without it the first save makes the first slot, which takes a second for every few GiB. Call
     it once CUDA is in use: the slots are registered with it then.
+
+    Raises:
+        ConfigError: `size_bytes` is no whole number above zero.
     """
     _saver().slots.prepare(size_bytes)
 

@@ -109,3 +109,8 @@ def answer_within(call: Callable[[], T], timeout_s: float) -> T:
         if answer.done():  # just now; or it is what was raised
             return answer.result()
         raise NoAnswerError(f"no answer within {timeout_s:.0f} s") from None
+
+
+def is_of_exit(error: BaseException) -> bool:
+    """Whether it is what Python raises where a thread is wanted while the process ends."""
+    return isinstance(error, RuntimeError) and "interpreter shutdown" in str(error)

@@ -225,11 +225,41 @@ def test_a_folder_that_others_may_only_enter_is_closed_to_them(shared_memory: Pa
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"memory_limit_bytes": 0}, {"memory_limit_bytes": -1}, {"max_checkpoints_in_memory": 0}],
+    [
+        {"memory_limit_bytes": 0},
+        {"memory_limit_bytes": -1},
+        {"memory_limit_bytes": "40GB"},
+        {"max_checkpoints_in_memory": 0},
+    ],
 )
-def test_limits_that_cannot_be_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ConfigError):
+def test_limits_that_cannot_be_are_refused_by_their_names(wrong: dict[str, int]) -> None:
+    ((name, value),) = wrong.items()
+    with pytest.raises(ConfigError, match=f"^{name}={value!r}: a whole number .*is needed"):
         Slots(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size_bytes", [1e8, "17GB", 0])
+def test_a_size_that_cannot_be_is_refused_at_the_call(
+    new_slots: Callable[..., Slots], size_bytes: int
+) -> None:
+    with pytest.raises(ConfigError, match=f"^size_bytes={size_bytes!r}".replace("+", ".")):
+        new_slots().prepare(size_bytes)
+
+
+def test_whatever_goes_wrong_with_a_slot_nobody_waits_for_it(
+    new_slots: Callable[..., Slots], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Slot, threads: int | None = None) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Slot, "warm", fail)
+    slots = new_slots()
+    with pytest.raises(RuntimeError, match="new thread"):
+        slots.take(MIB)
+    began_s = time.monotonic()
+    slots.close()
+    assert time.monotonic() - began_s < 10
+    assert not list(slots.folder.iterdir())
 
 
 LEAVE = """

@@ -116,6 +116,7 @@ def test_no_room_is_told_as_such_and_what_is_stored_stays(
     text = str(refusal.value)
     assert refusal.value.errno == code
     assert f"{store.root}/new: {says} (need 1000 bytes, free " in text and "make room" in text
+    assert "beside what was written of it" in text
     assert store.read("old") == b"stored"
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.unit.staged import sealed
 from tune_sync.behind.behind import Behind
 from tune_sync.behind.nodes import NodeLostError
+from tune_sync.behind.telling import Telling
 from tune_sync.homes.home import LocalHome
 from tune_sync.publisher import Publisher
 from tune_sync.sending.orders import News, Orders
@@ -133,3 +134,13 @@ def test_what_is_lost_is_said_and_told_once(
     until(lambda: bool(lines()))
     assert "failed: 1" in lines()[-1]
     assert node.lost == [{FIRST: "node n1 is gone"}]
+
+
+def test_a_process_that_ends_is_no_destination_that_fails(
+    node: OneNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    telling = Telling("exp", node)
+    telling.failed(RuntimeError("cannot schedule new futures after interpreter shutdown"))
+    assert not caplog.records
+    telling.failed(OSError(errno.EIO, "input or output"))
+    assert "goes on trying" in caplog.text

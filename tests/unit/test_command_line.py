@@ -124,3 +124,15 @@ def test_other_numbers_are_refused(parse: Callable[[str], Any], text: str) -> No
 )
 def test_bytes_are_readable(amount: float, text: str) -> None:
     assert numbers.readable(amount) == text
+
+
+def test_whoever_reads_may_stop_reading() -> None:
+    code = "import os, sys, tune_sync.cli as c; os.read(0, 1); sys.exit(c.main(['doctor']))"
+    argv, pipe = [sys.executable, "-c", code], subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stdout.close()
+        process.stdin.write("x")
+        process.stdin.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == cli.FAILED

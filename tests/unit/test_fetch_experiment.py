@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.local.own_syncers import copying
 from tests.unit.test_mirror import (
     NO_TRIALS,
     STATE,
@@ -236,3 +237,8 @@ def test_what_may_not_be_read_is_not_taken_for_half_a_checkpoint(
     with pytest.raises(StoreDeniedError, match="000001"):
         fetch(mirrored, tmp_path)
     assert not (tmp_path / "copy/exp").exists()
+
+
+def test_a_place_that_a_command_cannot_fetch_may_have_another_name(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"exit code 1.*is there an experiment of this name"):
+        fetch_experiment(tmp_path / "far/exq", tmp_path / "copy/exq", copying())

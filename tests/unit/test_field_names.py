@@ -111,3 +111,16 @@ def test_what_is_known_is_built_copied_and_pickled_as_ever(tmp_path: Path) -> No
     with pytest.raises(UnknownFieldError, match="did you mean sync_config"):
         replace(run, sync_conf=config)  # type: ignore[call-arg]
     assert "upload_dir" in inspect.signature(SyncConfig).parameters
+
+
+@pytest.mark.parametrize("name", ["..", ".", "group/../exp"])
+def test_a_name_that_leaves_its_directory_is_told_as_the_field(name: str) -> None:
+    with pytest.raises(ConfigError, match="RunConfig\\(name='"):
+        RunConfig(name=name)
+
+
+def test_a_place_in_the_place_of_a_period_is_told_to_be_named() -> None:
+    """Ray's first field was upload_dir, up to 2.6. The place may hold a secret."""
+    with pytest.raises(ConfigError, match=r"SyncConfig\(upload_dir=\.\.\.\)") as raised:
+        SyncConfig("s3://key:secret@bucket/path")  # type: ignore[arg-type]
+    assert "secret" not in str(raised.value)

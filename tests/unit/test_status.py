@@ -14,7 +14,7 @@ import pytest
 import tune_sync
 from tests.unit.staged import placed
 from tune_sync import cli
-from tune_sync.agents.known_runs import KnownRun
+from tune_sync.agents.known_runs import Answers, KnownRun
 from tune_sync.buckets.url import parse_bucket_url
 from tune_sync.errors import ConfigError
 from tune_sync.homes.bucket.home import BucketHome
@@ -317,3 +317,21 @@ def test_the_cluster_is_not_waited_for_as_long_once_all_is_stored(
     assert cli.main(["status", str(root)]) == 0
     assert cli.main(["status", "--wait", "40", str(root)]) == 0
     assert waits_s == [JOIN_TIMEOUT_S, JOIN_TIMEOUT_S, ENDED_TIMEOUT_S, 40.0]
+
+
+def test_options_that_are_given_are_used_for_a_run_that_the_cluster_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = Spec("key", "bucket/path", "exp", "", None, Options(), scheme="s3")
+    answers = Answers((KnownRun(spec.to_plain()),), ())
+    monkeypatch.setattr(look, "_ask_cluster", lambda: answers)
+    opened: list[dict[str, object]] = []
+
+    def note(url: object, options: dict[str, object], **fields: object) -> MemoryBucket:
+        opened.append(options)
+        return MemoryBucket()
+
+    monkeypatch.setattr(look, "open_bucket", note)
+    given = {"endpoint_url": "http://127.0.0.1:9"}
+    assert tune_sync.status("exp", given).where == "s3://bucket/path/exp"
+    assert opened == [given]

@@ -75,9 +75,9 @@ def test_no_room_for_names_says_so_too(tmp_path: Path) -> None:
 subprocess.run(["mount", "-o", "remount,nr_inodes=6", disk], check=True)
 error = refused(lambda: [store.make_dir(f"d/{number}") for number in range(10)])
 assert "no space left" in str(error) and "experiment/d/" in str(error), error
-assert " bytes and 0 inodes)" in str(error), error
+assert " bytes and 0 inodes" in str(error), error
 error = refused(lambda: [store.write_at(f"d/f{number}", 0, b"x") for number in range(10)])
-assert "no space left" in str(error) and " bytes and 0 inodes)" in str(error), error
+assert "no space left" in str(error) and " bytes and 0 inodes " in str(error), error
 """,
     )
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
+import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +31,8 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 ANSWER_TIMEOUT_S = 20.0
 LOOK_S = 0.5
 SAY_S = 5.0
+# How long the end of the process waits for a question that is under way.
+LEAVE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ class _Asked:
 
 
 class RayNodes:
-    """See `behind.nodes.Nodes`.
+    """See `behind.nodes.Nodes`. At the end of the process it stops asking before Ray ends.
 
     Args:
         spec: Of the run.
@@ -56,11 +61,21 @@ class RayNodes:
         self._connection = ""
         self._handles: dict[str, Any] = {}
         self._asked: dict[str, _Asked] = {}
+        self._asking = threading.Lock()
+        self._has_left = False
+        self._pid = os.getpid()
+        atexit.register(self._leave)  # later than Ray's own hook, so it is called before that
 
     def exchange(
         self, nodes: Collection[str], orders: Callable[[str], Orders]
     ) -> dict[str, News | Exception]:
         """See `Nodes.exchange`. Of those that it asks now it waits for a moment, for none else."""
+        with self._turn():
+            return self._exchange(nodes, orders)
+
+    def _exchange(
+        self, nodes: Collection[str], orders: Callable[[str], Orders]
+    ) -> dict[str, News | Exception]:
         self._forget_stale()
         self._asked = {node: asked for node, asked in self._asked.items() if node in nodes}
         now = [node for node in nodes if node not in self._asked]
@@ -75,10 +90,26 @@ class RayNodes:
 
     def close(self, nodes: Collection[str]) -> None:
         """See `Nodes.close`."""
-        self._forget_stale()
-        self._asked = {}
-        self._start(nodes, lambda node: Orders(is_closing=True))
-        _wait([asked.ref for asked in self._asked.values()], ANSWER_TIMEOUT_S)
+        with self._turn():
+            self._forget_stale()
+            self._asked = {}
+            self._start(nodes, lambda node: Orders(is_closing=True))
+            _wait([asked.ref for asked in self._asked.values()], ANSWER_TIMEOUT_S)
+        atexit.unregister(self._leave)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """While a thread asks Ray; one at a time. Raises ConnectionError at the process's end."""
+        with self._asking:
+            if self._has_left:
+                raise ConnectionError("this process ends, and asks Ray no more")
+            yield
+
+    def _leave(self) -> None:
+        """Once Ray's hook has shut Ray down, a thread that asks starts a cluster of its own."""
+        self._has_left = True
+        if os.getpid() == self._pid:  # in a fork nobody gives the lock back
+            self._asking.acquire(timeout=LEAVE_S)
 
     def _start(
         self, nodes: Iterable[str], orders: Callable[[str], Orders]
@@ -96,10 +127,10 @@ class RayNodes:
         return failed
 
     def _ask(self, node: str, orders: Orders) -> Any:
+        check_ray()
         handle = self._handles.get(node)
         if handle is None:
             name = agent_name(self._spec, node)
-            check_ray()
             try:
                 handle = ray.get_actor(name, namespace=NAMESPACE)
             except ValueError:  # it has ended: it sent all, or left what it could not send
@@ -123,6 +154,7 @@ class RayNodes:
 
     def _take(self, node: str) -> News | RayError:
         ref = self._asked.pop(node).ref
+        check_ray()
         try:
             news: News = ray.get(ref, timeout=LOOK_S)
         except RayError as error:
@@ -158,7 +190,9 @@ class RayNodes:
             return
         try:
             run = KnownRun(self._spec.to_plain(), lost=dict(lost))
-            self._known_by.note_run.remote(self._spec.where, run)
+            with self._turn():
+                check_ray()
+                self._known_by.note_run.remote(self._spec.where, run)
         except Exception as error:  # what was lost is in the driver's log, and `fit` raises
             logger.debug("nobody can be told of %s: %s", lost, error)
 
@@ -167,6 +201,7 @@ def _wait(refs: Sequence[Any], timeout_s: float) -> set[Any]:
     """Those that are there; waits until all of them are, or the time is over."""
     if not refs:
         return set()
+    check_ray()
     return set(ray.wait(list(refs), num_returns=len(refs), timeout=timeout_s)[0])
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from tune_sync.behind.nodes import Nodes
+from tune_sync.worker import is_of_exit
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -100,6 +101,9 @@ class Telling:
 
     def failed(self, error: Exception) -> None:
         """Say that nothing can be written now. Called with each try."""
+        if is_of_exit(error):  # it does not go on trying; a restore publishes what is staged
+            logger.debug("%s: writes no more: %s", self._where, error)
+            return
         if time.monotonic() - self._failed_s >= SAY_FAILED_S:
             self._failed_s = time.monotonic()
             logger.warning(

@@ -109,8 +109,8 @@ def _room(path: Path, need_bytes: int) -> Iterator[None]:
         raise StoreFullError(
             error.errno,
             f"cannot write {path}: {reason} (need {need_bytes} bytes, free "
-            f"{found.f_bavail * found.f_frsize} bytes); what was there before is intact; "
-            "make room or choose another path",
+            f"{found.f_bavail * found.f_frsize} bytes beside what was written of it); what was "
+            "there before is intact; make room or choose another path",
         ) from error
 
 

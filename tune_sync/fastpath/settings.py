@@ -14,7 +14,7 @@ from tune_sync.fastpath.folder import SHARED_MEMORY
 from tune_sync.fastpath.sizing import SLOTS
 from tune_sync.fastpath.tls import Tls
 from tune_sync.fastpath.transport_names import AUTO, NAMES, OBJECT_STORE, TCP
-from tune_sync.field_checks import names_its_fields
+from tune_sync.field_checks import check_above_zero, names_its_fields
 
 _TRANSPORTS = (AUTO, *NAMES)
 _PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
@@ -125,8 +125,7 @@ class FastPath:
 
 
 def _check(name: str, value: Any, what: str) -> None:
-    if not _is_number(value, 1):
-        raise ConfigError(f"FastPath({name}={value!r}): {what} above zero is needed")
+    check_above_zero(f"FastPath({name}={value!r})", value, what)
 
 
 def _is_number(value: Any, least: int) -> bool:

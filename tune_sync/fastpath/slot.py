@@ -47,7 +47,7 @@ class Slot:
         try:
             os.ftruncate(self._file, capacity_bytes)
             self.memory = mmap.mmap(self._file, capacity_bytes)
-        except OSError:
+        except BaseException:
             self._remove()
             raise
         self._seen = (0, 0)

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tune_sync.errors import ConfigError
 from tune_sync.fastpath.folder import SHARED_MEMORY, folder_of, make_private, sweep
 from tune_sync.fastpath.pages import memory_available_bytes, room_bytes
 from tune_sync.fastpath.sizing import SLOTS, SPARE
 from tune_sync.fastpath.slot import Slot, State
+from tune_sync.field_checks import check_above_zero
 from tune_sync.process import in_forks
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Slots:
         if_taken: What comes of it where all are taken, and what to do, for a warning.
 
     Raises:
-        ConfigError: A limit below 1.
+        ConfigError: A limit that is no whole number above zero.
     """
 
     def __init__(
@@ -74,9 +74,11 @@ class Slots:
         on_made: Callable[[Slot], None] = lambda slot: None,
         if_taken: str = SAVING_SLOWLY,
     ) -> None:
-        limit_bytes = 1 if memory_limit_bytes is None else memory_limit_bytes
-        if min(max_checkpoints_in_memory, limit_bytes) < 1:
-            raise ConfigError("memory limits start at 1; leave them out for the defaults")
+        if memory_limit_bytes is not None:
+            given = f"memory_limit_bytes={memory_limit_bytes!r}"
+            check_above_zero(given, memory_limit_bytes, "a whole number of bytes")
+        given = f"max_checkpoints_in_memory={max_checkpoints_in_memory!r}"
+        check_above_zero(given, max_checkpoints_in_memory, "a whole number")
         self.folder = folder_of(root)
         self._limit_bytes = memory_limit_bytes
         self._most = max_checkpoints_in_memory
@@ -123,7 +125,11 @@ class Slots:
         Args:
             need_bytes: Bytes of a checkpoint.
             count: Slots that there shall be. None: as many as are allowed.
+
+        Raises:
+            ConfigError: `need_bytes` is no whole number above zero.
         """
+        check_above_zero(f"size_bytes={need_bytes!r}", need_bytes, "a whole number of bytes")
         with self._changed:
             wanted = min(count or self._most, self._most) - self._count(need_bytes)
             claims = [c for _ in range(wanted) if (c := self._claim(need_bytes)) is not None]
@@ -259,16 +265,19 @@ class Slots:
         return self._limit_bytes
 
     def _make(self, size_bytes: int, *, is_busy: bool = False) -> Slot | None:
-        slot = self._made(size_bytes)
-        with self._changed:
-            self._account.in_making.remove(size_bytes)
-            if slot is not None and self._is_closed:
-                slot.close()
-                slot = None
-            if slot is not None:
-                slot.is_busy = is_busy
-                self._account.slots.append(slot)
-            self._changed.notify_all()
+        slot = None
+        try:
+            slot = self._made(size_bytes)
+        finally:  # whatever it was: who waits for the slot, or for the end, does so in vain else
+            with self._changed:
+                self._account.in_making.remove(size_bytes)
+                if slot is not None and self._is_closed:
+                    slot.close()
+                    slot = None
+                if slot is not None:
+                    slot.is_busy = is_busy
+                    self._account.slots.append(slot)
+                self._changed.notify_all()
         return slot
 
     def _made(self, size_bytes: int) -> Slot | None:
@@ -280,8 +289,10 @@ class Slots:
         try:
             slot.warm(self._threads)
             self._on_made(slot)
-        except OSError as error:
+        except BaseException as error:
             slot.close()
+            if not isinstance(error, OSError):
+                raise
             self._warn(f"no memory for a slot of {size_bytes} bytes: {error}; saving slowly")
             return None
         return slot

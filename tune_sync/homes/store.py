@@ -307,7 +307,7 @@ class LocalStore:
 
         Args:
             path: What is being written.
-            need_bytes: How much.
+            need_bytes: How much. What of it was written already is not free any more.
 
         Raises:
             StoreFullError, StoreDeniedError: Instead of such an OSError.
@@ -324,6 +324,7 @@ class LocalStore:
             why = f"{reason}; what is stored is intact; mount it for writing,"
             if error.errno != errno.EROFS:
                 sizes = f"need {need_bytes} bytes, free {_free_text(self.root)}"
+                sizes += " beside what was written of it" if need_bytes else ""
                 why = f"{reason} ({sizes}); what is stored is intact; make room"
             raise StoreFullError(
                 error.errno, f"cannot write {path}: {why} or choose another {self.setting}"

@@ -10,7 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tune_sync import layout
-from tune_sync.errors import ConfigError, NotWholeError, StoreDeniedError, TuneSyncError
+from tune_sync.errors import (
+    ConfigError,
+    NotWholeError,
+    StoreDeniedError,
+    StoreError,
+    TuneSyncError,
+)
 from tune_sync.homes.digests import first_different
 from tune_sync.homes.recorded import recorded
 from tune_sync.homes.sites import LocalSite, check_format
@@ -66,7 +72,7 @@ def fetch_experiment(
         with exits_told(f"{type(syncer).__name__} of {remote}"):
             if syncer.sync_down(remote, str(partial)) is False:
                 raise ConfigError(f"{type(syncer).__name__}.sync_down did not start")
-            syncer.wait()
+            _wait(syncer, remote)
         _tidy(partial, remote)
         LocalStore(partial).sync_tree("")
         _check_free(target)
@@ -75,6 +81,18 @@ def fetch_experiment(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return target
+
+
+def _wait(syncer: Syncer, remote: str) -> None:
+    try:
+        syncer.wait()
+    except StoreError as error:
+        if type(error) is not StoreError:  # as of time, which has a way out of its own
+            raise
+        raise StoreError(
+            f"nothing can be fetched from {remote}: {error}; is there an experiment of this name? "
+            "Give <upload_dir>/<name of the experiment>, or correct the syncer's download"
+        ) from error
 
 
 def _check_free(target: Path) -> None:

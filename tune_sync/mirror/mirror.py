@@ -32,7 +32,7 @@ from tune_sync.errors import (
 from tune_sync.homes.digests import digest_of_file
 from tune_sync.homes.store import LocalStore
 from tune_sync.mirror.files import KnownFiles, Signature
-from tune_sync.mirror.outbox import BACKOFF_S, Outbox, Parcel
+from tune_sync.mirror.outbox import BACKOFF_S, SAY_MEANWHILE_S, SAY_S, Outbox, Parcel
 from tune_sync.mirror.plan import MirrorCut, MirrorPlan
 from tune_sync.mirror.record import RECORD_KEY, MirrorRecord, load_record, save_record
 from tune_sync.mirror.state import LIST_NAME, STATE_DIR, list_json
@@ -114,6 +114,7 @@ class Mirror:
             if is_new:
                 self._outbox.give_back(self._record.experiment)
             raise
+        self._outbox.say_every_s = SAY_MEANWHILE_S
         self._thread.start()
 
     def _claim(self) -> None:
@@ -175,6 +176,7 @@ class Mirror:
 
     def flush(self) -> None:
         """See `Watcher.flush`."""
+        self._outbox.say_every_s = SAY_S
         with self._changed:
             self._asked_count += 1
             self._wake()

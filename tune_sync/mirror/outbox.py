@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 import shutil
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from tune_sync import layout
 from tune_sync.errors import ConfigError, DamagedError, StoreError
 from tune_sync.mirror.record import MARK_NAME, MIRROR_DIR, experiment_of, mark_json
-from tune_sync.syncers.base import Syncer, exits_told
+from tune_sync.syncers.base import Syncer, exits_told, say_again
 from tune_sync.syncers.choosing import link_or_copy
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -29,6 +31,8 @@ MARKS_NAME = "marks"
 RETRIES = 2
 # Ray's own: what fails for a moment is over by then.
 BACKOFF_S = 5.0
+# For how long a syncer has worked is said so often to whoever waits for it, and so often else.
+SAY_S, SAY_MEANWHILE_S = 5.0, 30.0
 
 
 class Parcel:
@@ -74,6 +78,9 @@ class Outbox:
         syncer: The user's.
         on_progress: Called whenever a directory was sent or deleted.
         backoff_s: Seconds before a retry.
+
+    Attributes:
+        say_every_s: How often it is said for how long the syncer has worked on one directory.
     """
 
     def __init__(
@@ -85,6 +92,7 @@ class Outbox:
         self._syncer = syncer
         self._on_progress = on_progress
         self._backoff_s = backoff_s
+        self.say_every_s = SAY_S
         shutil.rmtree(root / PARCELS_DIR, ignore_errors=True)
 
     def parcel(self) -> Parcel:
@@ -94,16 +102,17 @@ class Outbox:
     def send_parcel(self, parcel: Parcel, below: str = "") -> None:
         """Send what is in a parcel; raises what went wrong."""
         target = join_remote(self.remote, below)
-        self._try(lambda: self._syncer.sync_up(str(parcel.path), target))
+        self._try(f"sending {target}", lambda: self._syncer.sync_up(str(parcel.path), target))
 
     def send_directory(self, key: str) -> None:
         """Send a directory of the experiment; raises what went wrong."""
         source, target = str(self._root / key), join_remote(self.remote, key)
-        self._try(lambda: self._syncer.sync_up(source, target))
+        self._try(f"sending {target}", lambda: self._syncer.sync_up(source, target))
 
     def delete(self, key: str) -> None:
         """Delete a directory at the mirror; raises what went wrong."""
-        self._try(lambda: self._syncer.delete(join_remote(self.remote, key)))
+        target = join_remote(self.remote, key)
+        self._try(f"deleting {target}", lambda: self._syncer.delete(target))
 
     def send_mark(self, experiment: str) -> None:
         """Say at the mirror which experiment it is."""
@@ -119,9 +128,13 @@ class Outbox:
             self.send_parcel(parcel, _claim_key(experiment))
 
     def give_back(self, experiment: str) -> None:
-        """Take the mark of `claim` away. One that stays does no harm to what is there."""
+        """Take the mark of `claim` away. One that stays does no harm to what is there.
+
+        That is tried once: a run that is refused waits for it.
+        """
+        target = join_remote(self.remote, _claim_key(experiment))
         try:
-            self.delete(_claim_key(experiment))
+            self._once(f"deleting {target}", lambda: self._syncer.delete(target))
         except Exception as error:
             logger.warning("%s stays in %s: %s", _claim_key(experiment), self.remote, error)
 
@@ -143,40 +156,67 @@ class Outbox:
         """Which experiments are at the mirror, where there is one; raises what went wrong."""
         return self._fetch_marks(self._try)
 
-    def _fetch_marks(self, fetch: Callable[[Callable[[], Any]], object]) -> set[str]:
+    def _fetch_marks(self, fetch: Callable[[str, Callable[[], Any]], object]) -> set[str]:
         source = join_remote(self.remote, MIRROR_DIR)
         with self.parcel() as parcel:
-            fetch(lambda: self._syncer.sync_down(source, str(parcel.path)))
+            to = str(parcel.path)
+            fetch(f"fetching {source}", lambda: self._syncer.sync_down(source, to))
             found = {path.name for path in (parcel.path / MARKS_NAME).glob("*")}
             mark = parcel.path / MARK_NAME
             return found | ({experiment_of(mark.read_bytes(), source)} if mark.is_file() else set())
 
-    def _try(self, act: Callable[[], Any]) -> None:
+    def _try(self, what: str, act: Callable[[], Any]) -> None:
         if type(self._syncer).retry is not Syncer.retry:
-            with exits_told(type(self._syncer).__name__):
+            with exits_told(type(self._syncer).__name__), self._told(what):
                 self._start(act)
                 self._syncer.wait_or_retry(RETRIES, self._backoff_s)
         else:
-            self._repeat(act)
+            self._repeat(what, act)
         self._on_progress()
 
-    def _once(self, act: Callable[[], Any]) -> None:
-        with exits_told(type(self._syncer).__name__):
+    def _once(self, what: str, act: Callable[[], Any]) -> None:
+        with exits_told(type(self._syncer).__name__), self._told(what):
             self._start(act)
             self._syncer.wait()
 
-    def _repeat(self, act: Callable[[], Any]) -> None:
+    def _repeat(self, what: str, act: Callable[[], Any]) -> None:
         """For a syncer that has no `retry` of its own."""
         for left in range(RETRIES, -1, -1):
             try:
-                self._once(act)
+                self._once(what, act)
                 return
             except ConfigError:
                 raise
-            except Exception:
+            except Exception as error:
                 if not left:
                     raise
+                say_again(self._syncer, self._backoff_s, error)
             time.sleep(self._backoff_s)
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Say now and then for how long the syncer has worked: it may hang."""
+        is_over = threading.Event()
+        telling = threading.Thread(
+            target=self._tell, args=(what, is_over), name="tune_sync-says", daemon=True
+        )
+        with suppress(RuntimeError):  # no room for one more thread: it works all the same
+            telling.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+
+    def _tell(self, what: str, is_over: threading.Event) -> None:
+        began_s = said_s = time.monotonic()
+        while not is_over.wait(min(1.0, self.say_every_s)):
+            now_s = time.monotonic()
+            if now_s - said_s >= self.say_every_s:
+                said_s = now_s
+                logger.info(
+                    "waiting: %s has been %s for %.0f s",
+                    type(self._syncer).__name__, what, now_s - began_s,
+                )  # fmt: skip
 
     def _start(self, act: Callable[[], Any]) -> None:
         if act() is False:  # something is under way

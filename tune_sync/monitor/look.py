@@ -41,7 +41,8 @@ def status(
     Args:
         path_or_name: The experiment's path or URL, or its name: of a run on this cluster, or of a
             directory here or below `~/ray_results`.
-        storage_options: As for `SyncConfig`, for a bucket. A run on this cluster has its own.
+        storage_options: As for `SyncConfig`, for a bucket. None: those of the run, if it is known
+            on this cluster.
 
     Raises:
         FileNotFoundError: No experiment of that name or path is known here.
@@ -60,7 +61,13 @@ def status(
         nodes=_nodes(runs, answers.silent),
         failed={checkpoint: why for run in runs for checkpoint, why in run.lost.items()},
     )
-    found = _within(LOOK_TIMEOUT_S, lambda: _look(home_of(spec), spec.where), spec.where)
+
+    def home() -> Home:
+        if spec.scheme and storage_options is not None:  # what is given wins
+            return _find(spec.where, storage_options, has_cluster=True)[0]
+        return home_of(spec)
+
+    found = _within(LOOK_TIMEOUT_S, lambda: _look(home(), spec.where), spec.where)
     if isinstance(found, Exception):
         return replace(staging, error=str(found))
     return replace(found, nodes=staging.nodes, failed=staging.failed)

@@ -7,12 +7,15 @@ The methods are those of Ray's before 2.7, so that a subclass written for
 from __future__ import annotations
 
 import abc
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tune_sync.errors import ConfigError, StoreError, SyncTimeoutError
+
+logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 # Ray's own defaults.
 SYNC_PERIOD_S = 300.0
@@ -45,6 +48,12 @@ def exits_told(what: str) -> Iterator[None]:
         if is_ours and isinstance(error, KeyboardInterrupt):
             raise
         raise StoreError(f"{what} broke off: {error!r}") from error
+
+
+def say_again(syncer: Syncer, backoff_s: float, error: Exception) -> None:
+    """Warn that a sync failed and is tried again: whoever waits sees why."""
+    name = type(syncer).__name__
+    logger.warning("%s failed, and is tried again in %.0f s: %s", name, backoff_s, error)
 
 
 class Syncer(abc.ABC):
@@ -144,6 +153,7 @@ class Syncer(abc.ABC):
                     raise RuntimeError(
                         f"sync failed {max_retries + 1} times, last: {error}"
                     ) from error
+                say_again(self, backoff_s, error)
             time.sleep(backoff_s)
             self.retry()
 
