@@ -70,7 +70,7 @@ class NodeSender:
         self._error, self._confirming, self._is_ending = "", "", False
         self._changed = threading.Condition()
         self._disk, self._heard_s = NodeDisk(root), time.monotonic()
-        self._confirmer, self.removing = Worker("tune_sync-confirm"), Removing()
+        self._confirmer, self.removing = Worker("tune_sync-confirm"), Removing(memory)
         self.scan()
         self._threads = [
             threading.Thread(target=self._work, name="tune_sync-send", daemon=True)
@@ -117,6 +117,7 @@ class NodeSender:
         self._note_parts(orders)
         self._look_for_gone()
         self._remove_some()
+        self.removing.trim()
         with self._changed:
             self._changed.notify_all()
             return self._news(orders)
@@ -137,7 +138,7 @@ class NodeSender:
         """Remove an attempt that may be begun again; False while it is read, or sent."""
         with self._changed:
             is_in_use = attempt in (self._confirming, *self._queue.sending())
-        if is_in_use or not self._copies.remove(checkpoint, attempt):
+        if is_in_use or not self._copies.remove(checkpoint, attempt, self.removing.keep):
             return False
         self._forget(attempt)
         return True
@@ -237,9 +238,7 @@ class NodeSender:
                 copies.note_parts(item.checkpoint, item.attempt, parts)
                 self._noted.add(item.attempt)
 
-    def _take_in(
-        self, copies: StagedCopies, checkpoint: str, attempt: str, is_expected: bool
-    ) -> None:
+    def _take_in(self, copies: StagedCopies, checkpoint: str, attempt: str, is_due: bool) -> None:
         try:
             seal = copies.seal(checkpoint, attempt)
         except (DamagedError, OSError) as error:
@@ -247,7 +246,7 @@ class NodeSender:
             return
         if seal is None and copies.is_abandoned(checkpoint, attempt):
             copies.remove(checkpoint, attempt)
-        if seal is None or (seal.ranks_count is None and not is_expected):
+        if seal is None or (seal.ranks_count is None and not is_due):
             return
         size_bytes = sum(file.size_bytes for file in seal.files)
         stored_as = copies.stored_as(checkpoint, attempt)
@@ -307,7 +306,8 @@ class NodeSender:
     def _remove(self, item: Item, later: Later | None) -> bool:
         has_gone = False  # as it is read just now, or its disk fails; or another thread was first
         with suppress(OSError, KeyError):
-            has_gone = self._places[item.attempt].remove(item.checkpoint, item.attempt, later)
+            copies, keep = self._places[item.attempt], self.removing.keep
+            has_gone = copies.remove(item.checkpoint, item.attempt, later, keep)
         if has_gone:
             self._forget(item.attempt)
         return has_gone
