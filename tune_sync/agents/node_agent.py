@@ -245,6 +245,7 @@ class NodeAgent(ReplicaService, ReadService):
             sweep_old(staging, time.time())
             if self._memory is not None:
                 sweep_trash(self._memory.root)
+                sweep(self._memory.budget.folder)
 
     def _copy_state(self) -> None:
         """Where only the driver's node has it. It may be lost with what is on that node."""

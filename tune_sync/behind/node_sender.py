@@ -67,13 +67,12 @@ class NodeSender:
         self._open_home, self._first_pause_s = open_home, first_pause_s
         self._retries = Retries(first_pause_s, LONGEST_PAUSE_S, time.monotonic())
         self._queue, self._tries = SendQueue(limit_bytes, only_wanted, only_expected), Tries()
-        self._bandwidth = Bandwidth(max_bytes_per_s)
         self._looking, self._sought = Looking(self._copies, memory, patience_s), Sought(open_home)
         self._stored_count = self._stored_bytes = self._forgotten_count = 0
         self._error, self._confirming, self._is_ending = "", "", False
-        self._changed = threading.Condition()
+        self._changed, self._bandwidth = threading.Condition(), Bandwidth(max_bytes_per_s)
         self._disk, self._heard_s, self._noted = NodeDisk(root), time.monotonic(), set[str]()
-        self._confirmer, self.removing = Worker("tune_sync-confirm"), Removing()
+        self._confirmer, self.removing = Worker("tune_sync-confirm"), Removing(memory)
         self.scan()
         self._threads = [
             threading.Thread(target=self._work, name="tune_sync-send", daemon=True)
@@ -113,6 +112,7 @@ class NodeSender:
         self._note_parts(orders)
         self._look_for_gone()
         self._remove_some()
+        self.removing.trim()
         with self._changed:
             self._changed.notify_all()
             news = self._news(orders)
@@ -134,7 +134,7 @@ class NodeSender:
         """Remove an attempt that may be begun again; False while it is read, or sent."""
         with self._changed:
             is_in_use = attempt in (self._confirming, *self._queue.sending())
-        if is_in_use or not self._copies.remove(checkpoint, attempt):
+        if is_in_use or not self._copies.remove(checkpoint, attempt, self.removing.keep):
             return False
         self._forget(attempt)
         return True
@@ -298,7 +298,8 @@ class NodeSender:
     def _remove(self, item: Item, later: Later | None) -> bool:
         has_gone = False  # as it is read just now, or its disk fails; or another thread was first
         with suppress(OSError, KeyError):
-            has_gone = self._places[item.attempt].remove(item.checkpoint, item.attempt, later)
+            copies, keep = self._places[item.attempt], self.removing.keep
+            has_gone = copies.remove(item.checkpoint, item.attempt, later, keep)
         if has_gone:
             self._forget(item.attempt)
         return has_gone

@@ -70,10 +70,8 @@ class BucketHome(ReadsAll):
     ) -> None:  # fmt: skip
         self.bucket, self._leased = bucket, leased or bucket
         self.store = BucketView(bucket)
-        self._owner = owner
-        self._depth = checkpoint_depth
-        self._clock = clock
-        self._looked_s = float("-inf")
+        self._owner, self._depth = owner, checkpoint_depth
+        self._clock, self._looked_s = clock, float("-inf")
         self.committer = BucketCommitter(bucket, owner, self._fence)
         self._streams: dict[str, ObjectStream] = {}
         self._etags: dict[str, dict[str, str]] = {}
@@ -82,8 +80,7 @@ class BucketHome(ReadsAll):
         self._over: dict[str, None] = {}
         self._parts = threading.Lock()
         self._sizes: dict[str, int] = {}
-        self._transfers = Transfers()
-        self._reads = ReadsAhead(bucket)
+        self._transfers, self._reads = Transfers(), ReadsAhead(bucket)
         self._marker: Info | None = None
 
     def info(self, key: str) -> Info | None:
