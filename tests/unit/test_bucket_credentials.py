@@ -58,11 +58,14 @@ def server() -> Iterator[Asked]:
         protocol_version = "HTTP/1.1"  # which knows "Expect: 100-continue"
 
         def do_PUT(self) -> None:
+            """Answers a put; and who looks for it then finds one byte."""
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             asked.requests.append((self.path, {k.lower(): v for k, v in self.headers.items()}))
             self.send_response(200)
             self.send_header("ETag", '"x"')
-            self.send_header("Content-Length", "0")
+            self.send_header("Last-Modified", "Mon, 30 Nov 2026 10:00:00 GMT")
+            self.send_header("Content-Length", "1" if self.command == "HEAD" else "0")
+            self.send_header("Connection", "close")  # of what was put, chunks may be left unread
             self.end_headers()
 
         do_GET = do_HEAD = do_POST = do_PUT  # noqa: N815
