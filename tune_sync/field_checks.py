@@ -129,7 +129,8 @@ def check_run_fields(config: Any) -> None:
 
 def check_seconds(name: str, value: Any, most: float) -> None:
     """Raise ConfigError if it is no time above zero, up to `most`."""
-    if name == "sync_period" and isinstance(value, (str, os.PathLike)):  # Ray's, up to 2.6
+    is_path = isinstance(value, (str, os.PathLike)) and "/" in str(value)
+    if name == "sync_period" and is_path:  # Ray's, up to 2.6, had the place here
         raise ConfigError(
             "SyncConfig(...): the first value is sync_period, and no place; if a place is meant, "
             "name it: SyncConfig(upload_dir=...)"

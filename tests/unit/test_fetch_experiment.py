@@ -50,6 +50,9 @@ def mirrored(tmp_path: Path, runs: list[Run]) -> Notebook:
     return syncer
 
 
+PICKLED = "basic-variant-state-2026-11-30_10-00-00.json"  # as Ray calls it
+
+
 def fetch(syncer: Notebook, tmp_path: Path) -> Path:
     return fetch_experiment(syncer.top, tmp_path / "copy/exp", syncer)
 
@@ -111,14 +114,14 @@ def test_of_two_states_the_one_that_is_not_torn_is_taken(
     assert (fetch(mirrored, tmp_path) / STATE).read_text() == NO_TRIALS
 
 
-@pytest.mark.parametrize("name", ["tuner.pkl", "trainable.pkl", STATE])
+@pytest.mark.parametrize("name", ["tuner.pkl", "trainable.pkl", STATE, PICKLED])
 @pytest.mark.parametrize("kept", [0, 3, 50, -1])
 def test_state_that_is_cut_off_is_named_and_nothing_stays(
     mirrored: Notebook, tmp_path: Path, name: str, kept: int
 ) -> None:
     shutil.rmtree(mirrored.top / STATE_DIR)
     whole = {"a": "b" * 99, "of": [1.5] * 9}
-    data = pickle.dumps(whole) if name.endswith(".pkl") else json.dumps(whole).encode()
+    data = json.dumps(whole).encode() if name == STATE else pickle.dumps(whole)
     (mirrored.top / name).write_bytes(data)
     assert (fetch(mirrored, tmp_path) / name).read_bytes() == data
     shutil.rmtree(tmp_path / "copy")

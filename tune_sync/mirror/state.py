@@ -21,6 +21,8 @@ from tune_sync.mirror.record import MIRROR_DIR
 STATE_DIR = f"{MIRROR_DIR}/state"
 LIST_NAME = "digests.json"
 
+_PICKLE = b"\x80"  # how one begins
+
 
 def list_json(digests: Mapping[str, str]) -> bytes:
     """The list: name of a file of Ray's state -> its digest."""
@@ -53,12 +55,14 @@ def check_state(root: Path, remote: str) -> None:
 
 
 def _read_through(path: Path) -> None:
-    if path.suffix == ".json":
-        json.loads(path.read_bytes())
-    elif path.suffix == ".pkl":
-        with open(path, "rb") as file:
+    with open(path, "rb") as file:
+        is_pickle = path.suffix == ".pkl" or file.read(1) == _PICKLE  # Ray's searches, in ".json"
+        file.seek(0)
+        if is_pickle:
             for _ in pickletools.genops(file):
                 pass
+        elif path.suffix == ".json":
+            json.load(file)
 
 
 def _whole_names(directory: Path) -> tuple[str, ...]:

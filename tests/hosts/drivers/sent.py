@@ -46,15 +46,18 @@ def note_sent(file: Path) -> None:
 
 
 def _listen(heard: Callable[[str, int], None]) -> Callable[[], None]:
-    send = RemoteHome._send
+    send, put_file = RemoteHome._send, RemoteHome.put_file
 
     def told(self: RemoteHome, key: str, data: memoryview, *args: Any) -> None:
         heard(key, len(data))
         send(self, key, data, *args)
 
-    RemoteHome._send = told  # type: ignore[method-assign]
+    def told_of_file(self: RemoteHome, key: str, data: memoryview, durable: bool) -> None:
+        heard(key, len(data))
+        put_file(self, key, data, durable)
 
-    def undo() -> None:
-        RemoteHome._send = send  # type: ignore[method-assign]
+    def listen(to_send: Any, to_put: Any) -> None:
+        RemoteHome._send, RemoteHome.put_file = to_send, to_put  # type: ignore[method-assign]
 
-    return undo
+    listen(told, told_of_file)
+    return lambda: listen(send, put_file)
