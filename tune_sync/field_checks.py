@@ -113,7 +113,10 @@ def check_run_fields(config: Any) -> None:
     if config.name is not None and not isinstance(config.name, str):
         raise ConfigError(f"RunConfig(name={config.name!r}): a string is needed")
     if config.name and {".", ".."} & set(config.name.split("/")):
-        raise ConfigError(f"RunConfig(name={config.name!r}): a name without '.' and '..' is needed")
+        raise ConfigError(
+            f"RunConfig(name={config.name!r}) does not stay inside its directory: a name without "
+            "'.' and '..' is needed"
+        )
     if not isinstance(config.callbacks, (list, tuple, type(None))):
         raise ConfigError(f"RunConfig(callbacks={config.callbacks!r}): a list is needed")
     for name, (attribute, kind) in _OBJECTS.items():
