@@ -172,9 +172,11 @@ _CONFLICT_NAMES = ("AlreadyExistsError", "PreconditionError")
 _CODE = re.compile(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", re.DOTALL)
 _HTML = re.compile("<html|<!doctype", re.IGNORECASE)
 _STATUS = re.compile(r"status code: (\d+[A-Za-z ]*)")
-# What follows the status of an answer, and what stores say there of an object.
-_BODY = re.compile(r"404 Not Found: (\S.*)", re.DOTALL)
-_NOT_THERE = re.compile(r"<Code>|no ?such|not ?exist|BlobNotFound", re.IGNORECASE)
+# What follows the status of an answer of an ingress or a proxy. A store may say "Not Found" alone.
+_BODY = re.compile(
+    "404 Not Found: .*(page not found|default backend|no (healthy|available) |cannot get )",
+    re.DOTALL | re.IGNORECASE,
+)
 _OF_SERVERS = (ConfigError, StoreDeniedError, StoreUnreachableError)
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -280,8 +282,7 @@ def _find(error: BaseException) -> _Kind | None:
             return _MISSING_BUCKET
         if _ENDED_UPLOAD.words.search(signature):
             return _ENDED_UPLOAD
-        body = _BODY.search(_own_words(error))
-        is_page = body is not None and not _NOT_THERE.search(body[1])
+        is_page = _BODY.search(_own_words(error)) is not None
         return _NO_STORE if is_page or _HTML.search(signature) else None
     if isinstance(error, OSError) and error.errno in _FULL_ERRNOS:
         return _FULL
