@@ -315,8 +315,9 @@ class Publisher:
         for found in failed:
             checkpoint = found.manifest.checkpoint
             with self._names_changed:
-                if self._failed.get(checkpoint) is not found or checkpoint in self._retiring:
-                    continue  # deleted, or placed again: it must not come back
+                is_busy = checkpoint in self._retiring or checkpoint in self._recording
+                if is_busy or self._failed.get(checkpoint) is not found:
+                    continue  # deleted, tried just now, or placed again: it must not come back
                 self._recording[checkpoint] = found.manifest
             self._record(found.manifest)
             error = self.failed().get(checkpoint)

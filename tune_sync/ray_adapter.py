@@ -222,7 +222,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
                 check_saved(run)
             keep_copy(handler.site())
             name_experiment(handler)
-            nodes = RayNodes(handler.spec, begin_home(handler), handler.connector)
+            known_by = begin_home(handler)  # from here on the spec says where the home is
             if handler.on_existing == "resume":
                 take_left_behind(handler)
             if self.own_sync is not None:
@@ -232,6 +232,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             raise
         if handler.spec.options.stages:
             handler.files.learn(run)
+            nodes = RayNodes(handler.spec, known_by, handler.connector)
             run.write_behind(nodes, make_backlog(handler.spec.options))
         run.begin()
         logger.info("results of all nodes are kept in %s", told_place(handler.spec))

@@ -114,7 +114,9 @@ class InFlight:
             error = self._failed.get(part)
         if error is not None:
             # What is kept was never raised: that would hold the frames it passed, and their chunks.
-            raise copy(error)
+            again = copy(error)
+            again.kept = error  # type: ignore[attr-defined]
+            raise again
 
 
 def _unknown(part: str, why: BaseException) -> HomeLostError:

@@ -49,12 +49,13 @@ class Arrivals:
         Raises:
             LeaseLostError: Another run took over.
         """
-        self.failing = {a.checkpoint: self.failing[a.checkpoint]
-                        for a in complete if a.checkpoint in self.failing}  # fmt: skip
+        left = {accepted.checkpoint for accepted in complete}
+        self.failing = {c: error for c, error in self.failing.items() if c in left}
+        turns = {checkpoint: turn for turn, checkpoint in enumerate(self.failing, 1)}
         manifests: list[Manifest] = []
         in_a_row = 0
         try:
-            for accepted in sorted(complete, key=lambda a: a.checkpoint in self.failing):
+            for accepted in sorted(complete, key=lambda a: turns.get(a.checkpoint, 0)):
                 with self._tells(accepted.checkpoint):
                     manifests += self._placed(accepted)
                 in_a_row = in_a_row + 1 if accepted.checkpoint in self.failing else 0
@@ -93,6 +94,7 @@ class Arrivals:
         except (LeaseLostError, *NOT_PUBLISHABLE):
             raise
         except Exception as error:
+            self.failing.pop(checkpoint, None)  # as the last: the others are tried before it
             self.failing[checkpoint] = error
         else:
             self.failing.pop(checkpoint, None)

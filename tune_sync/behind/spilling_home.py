@@ -268,7 +268,9 @@ class SpillingHome:
             except (FixCallError, FileNotFoundError):  # not for want of an answer
                 raise
             except (OSError, StoreError) as error:
-                if isinstance(self._destination, SpillingHome):  # which has waited for its own
+                # One below has waited for its own. One that is kept of a request in the background
+                # (`Transfers`, `ObjectStream`, `InFlight`) stays so: nothing is asked again.
+                if isinstance(self._destination, SpillingHome) or _kept(error) is _kept(failed):
                     raise
                 failed = error
             except (DamagedError, GivenUpError):
@@ -393,3 +395,7 @@ class SpillingHome:
             f"and its destination does not take it either ({errors[-1]}); make room there, choose "
             "another staging_dir, or see to it that the destination answers",
         )
+
+
+def _kept(error: Exception | None) -> BaseException | None:
+    return getattr(error, "kept", error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Collection
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -25,6 +26,8 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 # How long a trial that is about to start waits for what the destination says of earlier runs. One
 # that does not answer for so long would not let it load anything.
 ANSWER_S = 10.0
+# After a refusal it is not asked again for so long, however fast the control loop steps.
+AGAIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,7 @@ def _ask(run: Run, directory: str) -> Future[Stored]:
         try:
             answer.set_result(_newest_of_earlier(run, directory))
         except BaseException as error:
+            time.sleep(AGAIN_S)
             answer.set_exception(error)
 
     threading.Thread(target=ask, name="tune_sync-lost", daemon=True).start()

@@ -29,7 +29,7 @@ def go_on_without_unpublished(
     """
     unnamed = run.publisher.given_up() | run.publisher.left_out
     paths = frozenset(f"{run.root}/{checkpoint}" for checkpoint in unnamed)
-    if paths == run.corrections.never:
+    if paths == run.corrections.never and unnamed == run.publisher.left_out:
         return
     run.corrections.never = paths  # before any correction: each takes these out
     for trial in trials:  # also of such as named one when Ray last noted them

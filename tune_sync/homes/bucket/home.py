@@ -68,18 +68,14 @@ class BucketHome(ReadsAll):
         self, bucket: Bucket, owner: str = "", checkpoint_depth: int = 1,
         clock: Callable[[], float] = time.monotonic, leased: Bucket | None = None,
     ) -> None:  # fmt: skip
-        self.bucket, self._leased = bucket, leased or bucket
-        self.store = BucketView(bucket)
+        self.bucket, self._leased, self.store = bucket, leased or bucket, BucketView(bucket)
         self._owner, self._depth = owner, checkpoint_depth
         self._clock, self._looked_s = clock, float("-inf")
         self.committer = BucketCommitter(bucket, owner, self._fence)
-        self._streams: dict[str, ObjectStream] = {}
-        self._etags: dict[str, dict[str, str]] = {}
-        self._incoming: dict[str, IO[bytes]] = {}
-        self._sealed: dict[str, None] = {}  # attempts, the last one at the end
-        self._over: dict[str, None] = {}
-        self._parts = threading.Lock()
-        self._sizes: dict[str, int] = {}
+        self._streams, self._sizes = dict[str, ObjectStream](), dict[str, int]()
+        self._etags, self._incoming = dict[str, dict[str, str]](), dict[str, IO[bytes]]()
+        self._sealed = dict[str, None]()  # attempts, the last one at the end
+        self._over, self._parts = dict[str, None](), threading.Lock()
         self._transfers, self._reads = Transfers(), ReadsAhead(bucket)
         self._marker: Info | None = None
 
@@ -186,15 +182,19 @@ class BucketHome(ReadsAll):
 
     def finish(self, key: str) -> None:
         """See `Home.finish`. `flush` waits for a file of one request."""
-        with self._parts:
-            stream = self._streams.pop(key, None)
-            self._sizes.pop(key, None)
+        stream = self._streams.get(key)
         if stream is None:
             return
-        whole = stream.take_whole()
-        if whole is None:
-            self._arrived(key, stream.finish())
-        else:
+        if (whole := stream.take_whole()) is None:
+            try:
+                self._arrived(key, stream.finish())
+            except BaseException:
+                stream.abort()  # asked again, it must not look as if it were finished
+                raise
+        with self._parts:
+            self._streams.pop(key, None)
+            self._sizes.pop(key, None)
+        if whole is not None:
             self._start_put(key, whole)
 
     def seal(self, checkpoint: str, seal: Seal) -> None:
