@@ -124,5 +124,8 @@ class Run(Steps):
         """Someone removes a checkpoint's objects, past the committer."""
         self.ledger.retire_begins(checkpoint)
         keys = [o.key for o in self.bucket.list(checkpoint)]
-        MemoryBucket.delete(self.bucket, keys)  # no step of ours: it is not cut off
+        if isinstance(self.bucket, MemoryBucket):
+            MemoryBucket.delete(self.bucket, keys)  # no step of ours: it is not cut off
+        else:
+            self.bucket.delete(keys)
         self.ledger.retire_returned(checkpoint)
