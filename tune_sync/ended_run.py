@@ -31,6 +31,7 @@ def end_run(
         run.check_lease()
         keep_saves()
         run.publisher.wait_recorded(timeout_s)
+        run.publisher.try_again()  # a trial's latest may be published after all
         go_on()
         run.retire_unused()
         handler.files.ended()

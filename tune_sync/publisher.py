@@ -226,7 +226,7 @@ class Publisher:
         }
 
     def try_again(self) -> None:
-        """Record what could not be recorded, if that goes now. After `close`."""
+        """Record what could not be recorded, if that goes now. At the end, or after `close`."""
         self._record_failed()
 
     def flush(self, timeout_s: float) -> None:

@@ -196,6 +196,26 @@ def test_what_is_published_after_all_is_named_again(search: Search) -> None:
     search.end()
 
 
+def test_the_last_one_of_a_trial_is_its_latest_again_if_it_is_published_after_all(
+    search: Search,
+) -> None:
+    one, other = search.add(MINE, "1"), search.add(OTHER, "2")
+    search.report(one, 0)
+    last = search.report(one, 1, OSError(errno.EIO, "Input/output error"))
+    for number in range(3):
+        search.report(other, number)
+        search.step()
+        search.state()
+        search.files.flush(TIMEOUT_S)
+    search.step()
+    assert search.run.publisher.given_up() == {last}
+    assert search.named()["1"] == [0, 0]
+    del search.broken[last]
+    search.state()
+    search.end()
+    assert ray_records.current(one).checkpoint.path.endswith(last)
+
+
 def test_where_only_one_is_kept_the_one_before_it_is_kept_again(search: Search) -> None:
     one = search.add(MINE, "1", num_to_keep=1)
     search.report(one, 0)

@@ -79,10 +79,12 @@ class Corrections:
 
     Attributes:
         never: What is taken out of each trial that is put from now on, though Ray keeps it.
+        replaced: By trial id: the latest result that one of these was, and what took its place.
     """
 
     def __init__(self) -> None:
         self.never: frozenset[str] = frozenset()
+        self.replaced: dict[str, tuple[Any, Any]] = {}
         self._known: Mapping[str, Correction] = {}  # by trial id; replaced whole
 
     def put(self, trial_id: str, correction: Correction) -> None:

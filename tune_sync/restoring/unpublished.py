@@ -33,6 +33,7 @@ def go_on_without_unpublished(
         return
     run.corrections.never = paths  # before any correction: each takes these out
     for trial in trials:  # also of such as named one when Ray last noted them
+        _go_back(run, trial, paths)
         _correct(run, trial, paths, filesystem)
     run.publisher.leave_out(unnamed)
 
@@ -51,11 +52,21 @@ def published_result(run: Run, trial: Any, key: str, filesystem: pafs.PyFileSyst
     return ray_records.result_of(trial, checkpoint, metrics)
 
 
+def _go_back(run: Run, trial: Any, paths: frozenset[str]) -> None:
+    """What could be published after all is a trial's latest again, if nothing came since."""
+    replaced, instead = run.corrections.replaced.get(trial.trial_id, (None, None))
+    if replaced is not None and replaced.checkpoint.path not in paths:
+        del run.corrections.replaced[trial.trial_id]
+        if ray_records.current(trial) is instead and replaced in ray_records.results(trial):
+            ray_records.go_on_from(trial, replaced)
+
+
 def _correct(run: Run, trial: Any, paths: frozenset[str], filesystem: pafs.PyFileSystem) -> None:
     now = ray_records.current(trial)
     if now is not None and now.checkpoint and now.checkpoint.path in paths:
         instead = ray_records.newest_left(trial, paths) or _spared(run, trial, filesystem)
         ray_records.go_on_from(trial, instead)
+        run.corrections.replaced[trial.trial_id] = (now, instead)
         logger.warning(
             "%s: %s cannot be published; state names %s instead, and so does a retry; fit() raises "
             "at its end, unless Ray has deleted it by then", trial, now.checkpoint.path,
