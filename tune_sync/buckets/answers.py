@@ -8,7 +8,7 @@ word: a page for an object, or for a listing of nothing, and a put or a delete f
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from tune_sync.buckets.bucket import Bucket, Capabilities, ObjectInfo
@@ -108,24 +108,14 @@ class CheckedClient:
     ) -> str:
         """See `Bucket.put`."""
         etag = self._client.put(key, data, create_only=create_only, if_match=if_match)
-        self._look_for(key, etag, len(data))
+        self.look_for(key, etag, len(data))
         return etag
 
     def put_stream(
         self, key: str, chunks: Iterable[bytes | memoryview], size_bytes: int | None = None
     ) -> str:
-        """See `Bucket.put_stream`."""
-        put_bytes = 0
-
-        def counted() -> Iterator[bytes | memoryview]:
-            nonlocal put_bytes
-            for chunk in chunks:
-                put_bytes += len(chunk)
-                yield chunk
-
-        etag = self._client.put_stream(key, counted(), size_bytes)
-        self._look_for(key, etag, put_bytes)
-        return etag
+        """See `Bucket.put_stream`. Call `look_for` then."""
+        return self._client.put_stream(key, chunks, size_bytes)
 
     def delete(self, keys: Sequence[str]) -> None:
         """See `Bucket.delete`. Of many, one is looked at."""
@@ -133,7 +123,8 @@ class CheckedClient:
         if self.capabilities.times and keys and self.info(keys[-1]) is not None:
             raise OSError(f"{keys[-1]} is there after its delete; try again")
 
-    def _look_for(self, key: str, etag: str, size_bytes: int) -> None:
+    def look_for(self, key: str, etag: str, size_bytes: int) -> None:
+        """Look for what was put, if nothing else tells that it was. Raises `NoStoreError`."""
         if etag or not self.capabilities.times:
             return
         found = self.info(key)

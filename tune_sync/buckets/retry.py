@@ -107,7 +107,7 @@ class RetryBucket:
         self._is_known = False  # what has answered is a store
         # By process id. A client of the process that this one was forked from is kept, not used:
         # its threads are not here, and its end would wait for them.
-        self._clients: dict[int, Client] = {}
+        self._clients: dict[int, CheckedClient] = {}
         self._built_s = self._retry.clock()
 
     @property
@@ -171,7 +171,7 @@ class RetryBucket:
                 etag = self._here().put_stream(key, source, size_bytes)
                 self._has_answered = True
                 self._is_known |= is_of_a_store(etag)
-                return etag
+                break
             except BaseException as raised:
                 error = as_exception(raised)
                 if source.error is not None:
@@ -185,6 +185,9 @@ class RetryBucket:
                     self._rebuild()
                 if not again:
                     self._fail(error, f"put {key}", NO_PLACE)
+        # A look of its own: it can be tried again, and the stream cannot.
+        self._do(f"put {key}", lambda c: c.look_for(key, etag, source.taken_bytes), NO_PLACE)
+        return etag
 
     def delete(self, keys: Sequence[str]) -> None:
         """See `Bucket.delete`."""
@@ -213,7 +216,7 @@ class RetryBucket:
             digest.update(self.get(key, start, LOOK_BYTES))
         return found.etag if digest.digest() == source.digest.digest() else None
 
-    def _here(self) -> Client:
+    def _here(self) -> CheckedClient:
         pid = os.getpid()
         client = self._clients.get(pid)
         if client is None:
@@ -222,13 +225,13 @@ class RetryBucket:
             client = self._clients.setdefault(pid, self._made())
         return client
 
-    def _made(self) -> Client:
+    def _made(self) -> CheckedClient:
         try:
             return CheckedClient(self._make())
         except Exception as error:
             self._fail(error, "open the bucket")
 
-    def _do(self, doing: str, act: Callable[[Client], T], absent: str = NO_OBJECT) -> T:
+    def _do(self, doing: str, act: Callable[[CheckedClient], T], absent: str = NO_OBJECT) -> T:
         rebuilt = False
         tried_count, tried_s, first_s = 0, 0.0, self._retry.clock()
         while True:
