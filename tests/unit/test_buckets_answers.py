@@ -169,7 +169,7 @@ def test_what_is_put_or_deleted_without_an_e_tag_is_looked_at() -> None:
     for put in (
         lambda: bucket.put("z", b"1"),
         lambda: bucket.put("x", b"22"),
-        lambda: bucket.put_stream("z", [b"1"]),
+        lambda: bucket.look_for("z", bucket.put_stream("z", [b"1"]), 1),
     ):
         with pytest.raises(NoStoreError, match="what was put is not there"):
             put()

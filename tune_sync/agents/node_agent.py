@@ -267,6 +267,7 @@ class NodeAgent(ReplicaService, ReadService):
             logger.debug("%s: no keeper: %s", self._name, error)
 
     def _next_step(self) -> Step:
+        self._sender.removing.trim()  # a driver that has gone asks nothing more
         if self._gives_way:
             return Step.LEAVE
         if self._is_closing:

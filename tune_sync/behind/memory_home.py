@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,11 +112,22 @@ class MemoryHome(NodeDisk):
         data = layout.staged_key(checkpoint, guard.attempt(seal.attempt))
         for file in seal.files:
             self._cut(f"{data}/{file.path}")
+        if seal.ranks_count is not None:  # else another thread may have begun a file
+            self._remove_unwritten(data, {f"{data}/{file.path}" for file in seal.files})
         super().seal(checkpoint, seal)
         with self._taking:
             self._taken.pop(layout.staged_key(checkpoint, seal.attempt), None)
 
     # Inside
+
+    def _remove_unwritten(self, data: str, sealed: Collection[str]) -> None:
+        """Remove what was expected and is no file of it: a spare file holds another one's bytes."""
+        with self._taking:
+            left = [k for k in self._spare if k.startswith(f"{data}/") and k not in sealed]
+            for key in left:
+                del self._spare[key]
+        for key in left:
+            self.store.path(key).unlink(missing_ok=True)
 
     def _is_moved(self, source: Path, key: str) -> bool:
         inside = layout.below(os.path.realpath(self.store.path(MAKING_DIR)), str(source))

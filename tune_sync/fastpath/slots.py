@@ -18,7 +18,7 @@ from tune_sync.fastpath.folder import SHARED_MEMORY, folder_of, make_private, sw
 from tune_sync.fastpath.pages import memory_available_bytes, room_bytes
 from tune_sync.fastpath.sizing import SLOTS, SPARE, UNUSED_BYTES, UNUSED_PART
 from tune_sync.fastpath.slot import Slot, State
-from tune_sync.fastpath.spares import give_up
+from tune_sync.fastpath.spares import give_up, spare_bytes
 from tune_sync.field_checks import check_above_zero
 from tune_sync.process import in_forks
 
@@ -266,6 +266,7 @@ class Slots:
             free_bytes, available_bytes = room_bytes(self.folder)[0], memory_available_bytes()
             if available_bytes >= 0:
                 free_bytes = min(free_bytes, available_bytes)
+            free_bytes += spare_bytes(self.folder)  # they give way
             self._limit_bytes = free_bytes // 2
         return self._limit_bytes
 

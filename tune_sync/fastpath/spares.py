@@ -75,6 +75,7 @@ class Spares:
             most_bytes: Most that may stay. None: as much as the run has staged now.
         """
         with suppress(OSError):
+            sweep(self._folder)  # what an agent left that was killed
             own = [one for one in _found(self._folder) if is_own(one[0].name)]
             has_bytes = sum(found.st_size for _, found in own)
             if own and most_bytes is None:
@@ -129,10 +130,15 @@ def take(attempt: Path, path: Path, need_bytes: int, folder: Path) -> int:
                 spare.unlink()
                 continue
             saved_bytes = min(found.st_size, need_bytes)
-            spare.chmod(_mode_of_new(path))
-            os.truncate(spare, need_bytes)
-            grow(attempt, saved_bytes)
-            spare.rename(path)
+            mode = _mode_of_new(path)
+            try:
+                spare.chmod(mode)
+                os.truncate(spare, need_bytes)
+                spare.rename(path)
+                grow(attempt, saved_bytes)
+            except OSError:  # such as one that was given up just now
+                path.unlink(missing_ok=True)
+                continue
             return saved_bytes
     return 0
 
@@ -147,6 +153,11 @@ def give_up(folder: Path, need_bytes: int) -> bool:
             path.unlink()
             gone_bytes += found.st_size
     return gone_bytes > 0
+
+
+def spare_bytes(folder: Path) -> int:
+    """How large all of them are, which give way to anything else."""
+    return sum(found.st_size for _, found in _found(folder))
 
 
 def is_own_slot(name: str) -> bool:
