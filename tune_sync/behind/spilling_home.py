@@ -268,8 +268,7 @@ class SpillingHome:
             except (FixCallError, FileNotFoundError):  # not for want of an answer
                 raise
             except (OSError, StoreError) as error:
-                # One below has waited for its own. One that is kept of a request in the background
-                # (`Transfers`, `ObjectStream`, `InFlight`) stays so: nothing is asked again.
+                # One below has waited for its own; one of a request in the background stays so.
                 if isinstance(self._destination, SpillingHome) or _kept(error) is _kept(failed):
                     raise
                 failed = error
