@@ -31,7 +31,8 @@ def end_run(
         run.check_lease()
         keep_saves()
         run.publisher.wait_recorded(timeout_s)
-        run.publisher.try_again()  # a trial's latest may be published after all
+        if run.publisher.left_out:  # a trial's latest may be published after all
+            run.publisher.try_again()
         go_on()
         run.retire_unused()
         handler.files.ended()

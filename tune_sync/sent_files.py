@@ -352,7 +352,8 @@ class SentFiles:
         self, stream: FileStream, key: str, durable: bool, run: Run | None, timeout_s: float
     ) -> None:
         if run is not None and durable:  # what it names was placed before
-            run.publisher.drain(timeout_s, getattr(stream, "made_count", -1))
+            made_count = stream.made_count if isinstance(stream, StateStream) else -1
+            run.publisher.drain(timeout_s, made_count)
         before = self._digests.get(key)
         if run is not None and before is None and layout.is_state(key):
             before = _digest_at(run, key)

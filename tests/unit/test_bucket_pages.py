@@ -164,6 +164,40 @@ def test_a_node_removes_the_only_copy_of_none(kind: str, tmp_path: Path) -> None
         assert stored(bucket) == [FIRST] or find(top), wrong
 
 
+def test_what_comes_while_one_is_dropped_keeps_no_other_from_recovery() -> None:
+    """A node that has not heard of its driver's end goes on sending."""
+
+    class Late(MemoryBucket):
+        def delete(self, keys: Sequence[str]) -> None:
+            super().delete(keys)
+            if f"{C[0]}/a" in keys:
+                self.put(f"{C[0]}/late", b"late")
+
+    bucket = Late()
+    committer = BucketCommitter(bucket, "dead")
+    committer.put_file(C[0], committer.begin(C[0]), "a", b"1")  # and never sealed
+    committer.place(C[1], attempts=[sealed(committer, C[1])])
+    committer._note_placed(C[1], committer._orders[C[1]])
+    found = BucketCommitter(bucket, "next").recover()
+    assert (found.completed, found.dropped, found.kept) == ((C[1],), (), (C[0],))
+    BucketCommitter(bucket, "next").recover()
+    assert bucket.list(C[0]) == []
+
+
+def test_a_snapshot_of_a_bucket_that_is_away_is_not_taken_again() -> None:
+    class Away(MemoryBucket):
+        asked_count = 0
+
+        def list_dir(self, prefix: str) -> tuple[builtins.list[ObjectInfo], builtins.list[str]]:
+            self.asked_count += 1
+            raise StoreUnreachableError("away, after all tries")
+
+    bucket = Away()
+    with ThreadPoolExecutor(1) as pool, pytest.raises(StoreUnreachableError):
+        take_snapshot(BucketCommitter(bucket, "next"), pool)
+    assert bucket.asked_count == 1
+
+
 def test_what_a_node_has_stays_where_the_manifest_cannot_be_read(tmp_path: Path) -> None:
     root, bucket = tmp_path / "staging" / OWNER / NODE, MemoryBucket()
     leave(root, FIRST)

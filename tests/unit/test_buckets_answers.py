@@ -173,10 +173,16 @@ def test_what_is_put_or_deleted_without_an_e_tag_is_looked_at() -> None:
     ):
         with pytest.raises(NoStoreError, match="what was put is not there"):
             put()
-    with pytest.raises(OSError, match="is there after its delete"):
-        bucket.delete(["x"])
+    with pytest.raises(StoreUnreachableError, match="'x' is there after its delete"):
+        bucket.delete(["x"])  # that is tried again, whatever words the name has
     client.swallows = False
     bucket.delete(["x"])
+
+
+def test_nothing_is_behind_the_end_of_an_object() -> None:
+    bucket = CheckedClient(Swallows())
+    bucket.put("x", b"12345")
+    assert bucket.get("x", 100) == bucket.get("x", 5) == b""
 
 
 def test_a_page_of_the_users_is_a_file_and_of_nobodys_is_none() -> None:

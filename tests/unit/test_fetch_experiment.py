@@ -131,6 +131,15 @@ def test_state_that_is_cut_off_is_named_and_nothing_stays(
     assert os.listdir(tmp_path / "copy") == []
 
 
+@pytest.mark.parametrize("data", [b"PK\x03\x04 of torch", b'{"json": 1}', b"\x1f\x8b gzip"])
+def test_a_searcher_of_the_users_saves_what_it_likes(
+    mirrored: Notebook, tmp_path: Path, data: bytes
+) -> None:
+    name = "searcher-state-2026-11-30_10-00-00.pkl"
+    (mirrored.top / name).write_bytes(data)
+    assert (fetch(mirrored, tmp_path) / name).read_bytes() == data
+
+
 def test_a_syncer_that_breaks_off_is_told(mirrored: Notebook, tmp_path: Path) -> None:
     def wait() -> None:
         raise GeneratorExit

@@ -27,7 +27,30 @@ CHECKPOINT = "t/checkpoint_000000"
 SMALL, LARGE = b"small", bytes(range(256)) * (5 << 12)
 
 
-class Tight(LocalHome):
+class Failing(LocalHome):
+    """A home some of whose calls fail."""
+
+    def _use(self) -> None:
+        raise NotImplementedError
+
+    def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
+        self._use()
+        super().write(key, offset_bytes, data)
+
+    def write_batch(self, *args: Any) -> None:
+        self._use()
+        super().write_batch(*args)
+
+    def link(self, source: str, target: str) -> None:
+        self._use()
+        super().link(source, target)
+
+    def seal(self, checkpoint: str, seal: Seal) -> None:
+        self._use()
+        super().seal(checkpoint, seal)
+
+
+class Tight(Failing):
     """A staging directory whose disk gets full at one of its writes, and stays so.
 
     Args:
@@ -48,22 +71,6 @@ class Tight(LocalHome):
     def begin(self, checkpoint: str) -> str:
         self._use()
         return super().begin(checkpoint)
-
-    def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
-        self._use()
-        super().write(key, offset_bytes, data)
-
-    def write_batch(self, *args: Any) -> None:
-        self._use()
-        super().write_batch(*args)
-
-    def link(self, source: str, target: str) -> None:
-        self._use()
-        super().link(source, target)
-
-    def seal(self, checkpoint: str, seal: Seal) -> None:
-        self._use()
-        super().seal(checkpoint, seal)
 
 
 class Down(LocalHome):
@@ -199,7 +206,7 @@ def test_a_destination_that_does_not_answer_is_waited_for(tmp_path: Path) -> Non
     assert published(home, [upload.reported_as]) == WHOLE
 
 
-class Pausing(LocalHome):
+class Pausing(Failing):
     """A destination that stops to answer in the middle of what it is sent.
 
     Args:
@@ -218,25 +225,9 @@ class Pausing(LocalHome):
         if self.calls_count - 1 in self._fails:
             raise StoreUnreachableError("it does not answer")
 
-    def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
-        self._use()
-        super().write(key, offset_bytes, data)
-
-    def write_batch(self, *args: Any) -> None:
-        self._use()
-        super().write_batch(*args)
-
-    def link(self, source: str, target: str) -> None:
-        self._use()
-        super().link(source, target)
-
     def finish(self, key: str) -> None:
         self._use()
         super().finish(key)
-
-    def seal(self, checkpoint: str, seal: Seal) -> None:
-        self._use()
-        super().seal(checkpoint, seal)
 
 
 @pytest.mark.parametrize("fails_at", range(7))

@@ -245,3 +245,21 @@ def test_a_small_file_that_was_given_up_is_not_put_when_it_comes_late(
     assert not (home.root / "trial/a").exists()
     with pytest.raises(PathRefusedError):
         agent.put_file(str(home.root), "", 1, "trial/b", "trial/a", digest_of(b"a"), b"a", False)
+
+
+def test_a_small_file_that_comes_twice_at_once_is_put_once(
+    home: LocalHome, agent: HomeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one comes to write after the first has put it in its place."""
+    incoming, make_dir = f"{INCOMING_DIR}/{'a' * 32}", home.store.make_dir
+    to = str(home.root), "", 1, incoming, "trial/a", digest_of(b"a"), b"a", False
+
+    def first_is_faster(key: str) -> None:
+        monkeypatch.setattr(home.store, "make_dir", make_dir)
+        agent.put_file(*to)
+        make_dir(key)
+
+    monkeypatch.setattr(home.store, "make_dir", first_is_faster)
+    agent.put_file(*to)
+    assert (home.root / "trial/a").read_bytes() == b"a"
+    assert not home.store.list(INCOMING_DIR)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from tune_sync.buckets.bucket import Bucket, Capabilities, ObjectInfo
+from tune_sync.errors import StoreUnreachableError
 from tune_sync.layout import FORMAT_KEY, INTERNAL_DIR, below
 
 # How a page begins. What we keep for ourselves is JSON.
@@ -99,7 +100,8 @@ class CheckedClient:
         if self.capabilities.times and (is_page or not data) and length_bytes != 0:
             found = self.info(key)  # it may be a file of the user's
             end = offset_bytes + len(data)
-            if found is not None and found.size_bytes != end and length_bytes is None:
+            is_all = found is None or max(found.size_bytes, offset_bytes) == end
+            if not is_all and length_bytes is None:
                 raise NoStoreError("no store's answer: it has another length")
         return data
 
@@ -121,7 +123,7 @@ class CheckedClient:
         """See `Bucket.delete`. Of many, one is looked at."""
         self._client.delete(keys)
         if self.capabilities.times and keys and self.info(keys[-1]) is not None:
-            raise OSError(f"{keys[-1]} is there after its delete; try again")
+            raise StoreUnreachableError(f"{keys[-1]!r} is there after its delete")
 
     def look_for(self, key: str, etag: str, size_bytes: int) -> None:
         """Look for what was put, if nothing else tells that it was. Raises `NoStoreError`."""

@@ -314,8 +314,12 @@ class LocalHome(ReadsAll):
             return
         self._fence()
         self.store.make_dir(layout.INCOMING_DIR)
-        self.write(incoming, 0, data)
-        self.commit_file(incoming, key, durable)
+        try:
+            self.write(incoming, 0, data)
+            self.commit_file(incoming, key, durable)
+        except FileNotFoundError:  # unless it came twice at once, and the other was faster
+            if incoming not in self._over:
+                raise
 
     def drop_file(self, incoming: str) -> None:
         """See `Home.drop_file`."""

@@ -130,13 +130,13 @@ def _tidy(root: Path, remote: str) -> None:
         store.remove_tree(checkpoint)
     record = MirrorRecord(experiment, remote, tuple(sorted(touched)), tuple(sorted(whole)))
     save_record(store, record)
-    put_back_state(root)
+    proven = put_back_state(root)
     if not any(root.glob("experiment_state-*.json")):
         raise FileNotFoundError(
             f"{remote} holds no experiment_state-*.json: its driver was lost before the first one "
             "was sent; start the experiment anew, under another name"
         )
-    check_state(root, remote)
+    check_state(root, remote, proven)
 
 
 def _checkpoint_directories(root: Path) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import pickletools
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from tune_sync import layout
@@ -21,7 +21,9 @@ from tune_sync.mirror.record import MIRROR_DIR
 STATE_DIR = f"{MIRROR_DIR}/state"
 LIST_NAME = "digests.json"
 
-_PICKLE = b"\x80"  # how one begins
+# How one begins. What a search saves may be one whatever it is called, and a searcher of the user's
+# saves what it likes.
+_PICKLE = b"\x80"
 
 
 def list_json(digests: Mapping[str, str]) -> bytes:
@@ -29,22 +31,32 @@ def list_json(digests: Mapping[str, str]) -> bytes:
     return json.dumps({"digests": dict(sorted(digests.items()))}).encode()
 
 
-def put_back_state(root: Path) -> None:
-    """In a fetched experiment, take the state that is whole, and forget the other."""
+def put_back_state(root: Path) -> tuple[str, ...]:
+    """In a fetched experiment, take the state that is whole, and forget the other.
+
+    Returns:
+        Names of the files whose digests tell that they are whole.
+    """
     first = root / STATE_DIR
     names = _whole_names(first)
     for name in names:
         (first / name).replace(root / name)
     shutil.rmtree(first, ignore_errors=True)
+    return names
 
 
-def check_state(root: Path, remote: str) -> None:
+def check_state(root: Path, remote: str, whole: Collection[str]) -> None:
     """Raise DamagedError for a file that Ray would read in a restore and that has no end.
 
     Nothing is unpickled. Files of the start are on no list of digests.
+
+    Args:
+        root: The fetched experiment.
+        remote: Where it came from, for messages.
+        whole: Names of files that are not looked at.
     """
     for pattern in (*layout.START_FILES, *layout.STATE_FILES):
-        for path in root.glob(pattern):
+        for path in (path for path in root.glob(pattern) if path.name not in whole):
             try:
                 _read_through(path)
             except (ValueError, OverflowError) as error:
@@ -56,9 +68,10 @@ def check_state(root: Path, remote: str) -> None:
 
 def _read_through(path: Path) -> None:
     with open(path, "rb") as file:
-        is_pickle = path.suffix == ".pkl" or file.read(1) == _PICKLE  # Ray's searches, in ".json"
+        start = file.read(1)
         file.seek(0)
-        if is_pickle:
+        is_of_search = layout.is_search(path.name)
+        if start == _PICKLE or (path.suffix == ".pkl" and not (start and is_of_search)):
             for _ in pickletools.genops(file):
                 pass
         elif path.suffix == ".json":

@@ -228,7 +228,8 @@ class BucketCommitter(BucketRecords):
         put_for_delete(self.bucket, mark_key(checkpoint, self._new_id(), RETIRED))
         self._fence()  # that may have been tried for minutes
         self.bucket.delete([layout.manifest_key(checkpoint)])
-        self._drop(checkpoint)
+        if not self._drop(checkpoint):
+            raise StoreError(f"{checkpoint} is not all deleted, or is written again; try again")
 
     # After a crash
 
@@ -270,12 +271,10 @@ class BucketCommitter(BucketRecords):
             elif self._finish(checkpoint, staged) or finish_unplaced(checkpoint, staged, after):
                 completed.append(checkpoint)
                 self._delete_staged(checkpoint)
-            elif self._keeps_unreadable(checkpoint, staged):
+            elif self._keeps_unreadable(checkpoint, staged) or not self._drop(checkpoint):
                 kept.append(checkpoint)
-            else:
-                self._drop(checkpoint)
-                if not staged.retired():
-                    dropped.append(checkpoint)
+            elif not staged.retired():
+                dropped.append(checkpoint)
         forgotten = drop_orphaned_manifests(self, self._fence)
         return Recovery(tuple(completed), tuple(dropped), forgotten, tuple(kept))
 
@@ -349,18 +348,16 @@ class BucketCommitter(BucketRecords):
         self._fence()  # what comes before a delete may take long
         self.bucket.delete([o.key for o in staged])
 
-    def _drop(self, checkpoint: str) -> None:
-        """Remove what is not published: first its objects, as staging tells that there are any.
-
-        Raises:
-            StoreError: Some are still there; so is staging, for a recovery to go on.
-        """
+    def _drop(self, checkpoint: str) -> bool:
+        """Remove what is not published, its objects first. Whether it has gone: else it is told."""
         objects = self._objects(checkpoint).values()
         self._fence()
         self.bucket.delete([o.key for o in objects])
         if self.bucket.list(checkpoint):
-            raise StoreError(f"{checkpoint} is not all deleted, or is written again; try again")
+            self._tell_not_gone(checkpoint)
+            return False
         self._delete_staged(checkpoint)
+        return True
 
     def _finish(self, checkpoint: str, staged: Staged) -> bool:
         """Do what a `record` that was cut off would have done; whether it could be done."""

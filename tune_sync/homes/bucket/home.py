@@ -185,17 +185,17 @@ class BucketHome(ReadsAll):
         stream = self._streams.get(key)
         if stream is None:
             return
-        if (whole := stream.take_whole()) is None:
-            try:
+        try:
+            if (whole := stream.take_whole()) is None:
                 self._arrived(key, stream.finish())
-            except BaseException:
-                stream.abort()  # asked again, it must not look as if it were finished
-                raise
+            else:
+                self._start_put(key, whole)
+        except Exception:
+            stream.abort()  # asked again, it must not look as if it were finished
+            raise
         with self._parts:
             self._streams.pop(key, None)
             self._sizes.pop(key, None)
-        if whole is not None:
-            self._start_put(key, whole)
 
     def seal(self, checkpoint: str, seal: Seal) -> None:
         """See `Home.seal`."""

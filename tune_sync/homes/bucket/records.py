@@ -213,6 +213,12 @@ class BucketRecords:
             )  # fmt: skip
         return could_not or bool(errors)
 
+    def _tell_not_gone(self, checkpoint: str) -> None:
+        logger.warning(
+            "%s was to be removed, and some of it is there, or comes just now: its staging stays, "
+            "for the next restore or cleanup", checkpoint,
+        )  # fmt: skip
+
     def _refuse_conflicts(self, checkpoint: str, attempts: Collection[str]) -> None:
         """Raise RanksDisagreeError if they do, and the bucket tells that within `STRICT_S`."""
         found: list[RanksDisagreeError] = []

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import suppress
 
 from tune_sync import layout
 from tune_sync.buckets.bucket import ObjectInfo
@@ -18,6 +18,7 @@ from tune_sync.manifest import Manifest
 
 # How often all is looked at before answers that contradict each other are an error.
 TAKES_COUNT = 3
+PAUSE_S = 1.0
 
 
 class BucketSnapshot:
@@ -78,8 +79,12 @@ def take_snapshot(records: BucketRecords, pool: Executor) -> BucketSnapshot:
         StoreError: Answers still contradict each other.
     """
     for _ in range(TAKES_COUNT - 1):
-        with suppress(StoreError):
+        try:
             return _take(records, pool)
+        except StoreError as error:
+            if type(error) is not StoreError:  # that was tried enough
+                raise
+        time.sleep(PAUSE_S)
     return _take(records, pool)
 
 
