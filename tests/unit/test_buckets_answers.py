@@ -179,6 +179,27 @@ def test_what_is_put_or_deleted_without_an_e_tag_is_looked_at() -> None:
     bucket.delete(["x"])
 
 
+@pytest.mark.parametrize("was", [None, b"12345"])
+def test_a_stream_that_another_writer_has_replaced_was_put(was: bytes | None) -> None:
+    """As where ranks of one checkpoint write files of one name."""
+    client = Swallows()
+    bucket = RetryBucket(lambda: client, "s3://bucket", Retry(1))
+    if was is not None:
+        client.put("x", was)
+
+    def chunks() -> Iterator[bytes]:
+        yield b"ours"
+        client.swallows = True  # ours comes first
+        MemoryBucket.put(client, "x", b"of another rank")
+
+    assert bucket.put_stream("x", chunks()) == ""
+    client.swallows = False
+    client.put("x", b"before")
+    client.swallows = True
+    with pytest.raises(StoreUnreachableError, match="what was put is not there"):
+        bucket.put_stream("x", [b"1"])
+
+
 def test_nothing_is_behind_the_end_of_an_object() -> None:
     bucket = CheckedClient(Swallows())
     bucket.put("x", b"12345")

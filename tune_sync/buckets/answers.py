@@ -18,6 +18,7 @@ from tune_sync.layout import FORMAT_KEY, INTERNAL_DIR, below
 # How a page begins. What we keep for ourselves is JSON.
 _PAGES = (b"<html", b"<!doctype html")
 _LOOKED_AT_BYTES = 256
+_NOT_THERE = "no store's answer: what was put is not there"
 
 
 class NoStoreError(OSError):
@@ -110,13 +111,16 @@ class CheckedClient:
     ) -> str:
         """See `Bucket.put`."""
         etag = self._client.put(key, data, create_only=create_only, if_match=if_match)
-        self.look_for(key, etag, len(data))
+        if not etag and self.capabilities.times:
+            found = self.info(key)
+            if found is None or found.size_bytes != len(data):
+                raise NoStoreError(_NOT_THERE)  # with another writer's there it is put again
         return etag
 
     def put_stream(
         self, key: str, chunks: Iterable[bytes | memoryview], size_bytes: int | None = None
     ) -> str:
-        """See `Bucket.put_stream`. Call `look_for` then."""
+        """See `Bucket.put_stream`. Call `before` before it, and `look_for` then."""
         return self._client.put_stream(key, chunks, size_bytes)
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -125,13 +129,23 @@ class CheckedClient:
         if self.capabilities.times and keys and self.info(keys[-1]) is not None:
             raise StoreUnreachableError(f"{keys[-1]!r} is there after its delete")
 
-    def look_for(self, key: str, etag: str, size_bytes: int) -> None:
-        """Look for what was put, if nothing else tells that it was. Raises `NoStoreError`."""
+    def before(self, key: str) -> ObjectInfo | None:
+        """What a put to `key` replaces, for `look_for`; None, too, where that is not looked at."""
+        return self.info(key) if self.capabilities.times else None
+
+    def look_for(
+        self, key: str, etag: str, size_bytes: int, before: ObjectInfo | None = None
+    ) -> None:
+        """Look for what was put, if nothing else tells that it was. Raises `NoStoreError`.
+
+        What came to `key` since `before` is another writer's if it has another size: there is one
+        who answers, then.
+        """
         if etag or not self.capabilities.times:
             return
         found = self.info(key)
-        if found is None or found.size_bytes != size_bytes:
-            raise NoStoreError("no store's answer: what was put is not there")
+        if found is None or (found.size_bytes != size_bytes and found == before):
+            raise NoStoreError(_NOT_THERE)
 
     def _ask(self) -> None:
         """A page may be a listing of nothing, and is no object: so ask for one, there or not."""

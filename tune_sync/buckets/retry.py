@@ -163,6 +163,7 @@ class RetryBucket:
     ) -> str:
         """See `Bucket.put_stream`. Once bytes were taken, only the client tries parts again."""
         source = _Source(chunks, remembers=not self.capabilities.marks_streams)
+        before = self._do(f"put {key}", lambda c: c.before(key), NO_PLACE)
         rebuilt = False
         if self._retry.clock() - self._built_s > self._retry.stream_credentials_s:
             self._rebuild()
@@ -186,7 +187,8 @@ class RetryBucket:
                 if not again:
                     self._fail(error, f"put {key}", NO_PLACE)
         # A look of its own: it can be tried again, and the stream cannot.
-        self._do(f"put {key}", lambda c: c.look_for(key, etag, source.taken_bytes), NO_PLACE)
+        size = source.taken_bytes
+        self._do(f"put {key}", lambda c: c.look_for(key, etag, size, before), NO_PLACE)
         return etag
 
     def delete(self, keys: Sequence[str]) -> None:
