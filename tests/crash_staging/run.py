@@ -286,14 +286,6 @@ class Run:
             self.peer.wake()
         return Replica(PEER)
 
-    def forget_on_peer(self, checkpoint: str) -> None:
-        """The other node need not have it any more."""
-        self.ledger.replicated.discard(checkpoint)
-        self.ledger.removing |= {*self.ledger.reported[checkpoint]}
-        with self.kernel.as_process(PEER_PROCESS):
-            for attempt in self.ledger.reported[checkpoint]:
-                assert self.peer.forget(checkpoint, attempt)
-
     def _replicating(self) -> Replicating | None:
         return Replicating(self, lambda attempt: False) if self.is_replicated else None
 

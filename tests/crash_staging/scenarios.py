@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.crash.scenarios import C0, C1, LIKE_ONE, ONE, OTHER, RANK_0, RANK_1, TWO
+from tests.crash.scenarios import C0, C1, ONE, OTHER, RANK_0, RANK_1, TWO
 from tests.crash_staging.run import Run
 
 
@@ -75,18 +75,10 @@ def replicated(run: Run) -> None:
     run.give(C1, OTHER, links={"again": "part-00.bin"})
 
 
-def replicated_again(run: Run) -> None:
-    """The other node writes the next copy to the files of the first."""
-    run.start_peer()
-    run.report(C0, ONE)
-    run.forget_on_peer(C0)
-    run.report(C1, LIKE_ONE)
-
-
 SCENARIOS: dict[str, Callable[[Run], None]] = {
     story.__name__: story
     for story in (
         streamed, handed_over, found_by_another_agent, two_ranks, no_answer_at_first, tried_again,
-        alone, replicated, replicated_again,
+        alone, replicated,
     )
 }  # fmt: skip

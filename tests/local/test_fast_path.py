@@ -23,8 +23,8 @@ from tune_sync.agents.memory_probe import _room, check_memory
 from tune_sync.agents.names import STAGE
 from tune_sync.errors import ConfigError
 from tune_sync.fastpath import sizing
+from tune_sync.fastpath.budget import TAKES
 from tune_sync.fastpath.folder import folder_of
-from tune_sync.fastpath.takes import TAKES
 from tune_sync.spec import Options
 
 STEPS, FAILS_AFTER = 5, 2

@@ -43,23 +43,6 @@ def test_a_copy_is_whole_whatever_the_kernel_can(
     assert bool(calls) == (way != "kernel")
 
 
-def test_a_target_that_is_there_keeps_its_pages_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target, seen_bytes = tmp_path / "target", list[int]()
-    target.write_bytes(b"x" * (len(BODY) + 1))
-    real = os.copy_file_range
-
-    def looks(source: int, to: int, size_bytes: int) -> int:
-        seen_bytes.append(os.fstat(to).st_size)
-        return real(source, to, size_bytes)
-
-    monkeypatch.setattr(file_calls.os, "copy_file_range", looks)
-    copy_file(source_in(tmp_path), target)
-    assert seen_bytes[0] == len(BODY) + 1
-    assert target.read_bytes() == BODY
-
-
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_of_a_copy_that_fails_nothing_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int

@@ -245,7 +245,6 @@ class NodeAgent(ReplicaService, ReadService):
             sweep_old(staging, time.time())
             if self._memory is not None:
                 sweep_trash(self._memory.root)
-                sweep(self._memory.budget.folder)
 
     def _copy_state(self) -> None:
         """Where only the driver's node has it. It may be lost with what is on that node."""
@@ -267,7 +266,6 @@ class NodeAgent(ReplicaService, ReadService):
             logger.debug("%s: no keeper: %s", self._name, error)
 
     def _next_step(self) -> Step:
-        self._sender.removing.trim()  # a driver that has gone asks nothing more
         if self._gives_way:
             return Step.LEAVE
         if self._is_closing:

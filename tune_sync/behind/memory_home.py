@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,6 @@ from pathlib import Path
 from tune_sync import guard, layout
 from tune_sync.behind.node_disk import MADE_NAME, MAKING_DIR, NodeDisk
 from tune_sync.errors import StoreFullError
-from tune_sync.fastpath import spares
 from tune_sync.fastpath.budget import Budget
 from tune_sync.homes.home import Piece
 from tune_sync.manifest import Seal
@@ -54,7 +53,6 @@ class MemoryHome(NodeDisk):
         self._memory = memory
         self._free = free
         self._taken: dict[str, dict[str, int]] = {}
-        self._spare: dict[str, int] = {}  # files that were spare ones -> bytes written since
         self._taking = threading.Lock()
 
     def _begin(self, checkpoint: str, attempt: str) -> str:
@@ -68,7 +66,6 @@ class MemoryHome(NodeDisk):
         with self._taking:  # what was removed is not written any more
             here = {k: n for k, n in self._taken.items() if self.store.info(k) is not None}
             self._taken = here
-            self._spare = {k: n for k, n in self._spare.items() if self.store.info(k) is not None}
         with self._memory.budget.opened():
             return super()._begin(checkpoint, attempt)
 
@@ -89,45 +86,29 @@ class MemoryHome(NodeDisk):
 
     def expect(self, key: str, size_bytes: int) -> None:
         """See `Home.expect`."""
-        self._take({key: size_bytes}, are_whole=True)
+        self._take({key: size_bytes})
 
     def expect_all(self, sizes: Mapping[str, int]) -> None:
         """`expect` several files of one attempt: all of them, or none."""
-        self._take(dict(sizes), are_whole=True)
+        self._take(dict(sizes))
 
     def write(self, key: str, offset_bytes: int, data: bytes | memoryview) -> None:
         """See `Home.write`."""
         self._take({key: offset_bytes + len(data)})
         super().write(key, offset_bytes, data)
-        self._wrote({key: len(data)})
 
     def write_batch(self, pieces: Sequence[Piece], data: bytes | bytearray | memoryview) -> None:
         """See `Home.write_batch`."""
         self._take({piece.key: piece.length_bytes for piece in pieces})
         super().write_batch(pieces, data)
-        self._wrote({piece.key: piece.length_bytes for piece in pieces})
 
     def seal(self, checkpoint: str, seal: Seal) -> None:
         """See `Home.seal`."""
-        data = layout.staged_key(checkpoint, guard.attempt(seal.attempt))
-        for file in seal.files:
-            self._cut(f"{data}/{file.path}")
-        if seal.ranks_count is not None:  # else another thread may have begun a file
-            self._remove_unwritten(data, {f"{data}/{file.path}" for file in seal.files})
         super().seal(checkpoint, seal)
         with self._taking:
             self._taken.pop(layout.staged_key(checkpoint, seal.attempt), None)
 
     # Inside
-
-    def _remove_unwritten(self, data: str, sealed: Collection[str]) -> None:
-        """Remove what was expected and is no file of it: a spare file holds another one's bytes."""
-        with self._taking:
-            left = [k for k in self._spare if k.startswith(f"{data}/") and k not in sealed]
-            for key in left:
-                del self._spare[key]
-        for key in left:
-            self.store.path(key).unlink(missing_ok=True)
 
     def _is_moved(self, source: Path, key: str) -> bool:
         inside = layout.below(os.path.realpath(self.store.path(MAKING_DIR)), str(source))
@@ -139,16 +120,12 @@ class MemoryHome(NodeDisk):
     def _move_bytes(self, made: Path, source: Path, key: str) -> None:
         """What was taken for a directory that was filled is taken by the attempt now."""
         root, size_bytes = guard.attempt_root(key), source.stat().st_size
-        attempt = self.store.path(layout.parent(root))
         with self._taking:
-            (attempt / spares.GIVEN).touch()
-            self._memory.budget.move(made, attempt, size_bytes)
+            self._memory.budget.move(made, self.store.path(layout.parent(root)), size_bytes)
             self._taken.setdefault(root, {})[key] = size_bytes
 
     def _is_copied(self, source: Path, key: str) -> bool:
-        self._take({key: source.stat().st_size}, are_whole=True)
-        with self._taking:
-            self._spare.pop(key, None)  # all of it is copied, or none of it stays
+        self._take({key: source.stat().st_size})
         return super()._is_copied(source, key)
 
     def _others_count(self, checkpoint: str) -> int:
@@ -167,69 +144,19 @@ class MemoryHome(NodeDisk):
                 pass
         return is_there()
 
-    def _take(self, sizes: dict[str, int], *, are_whole: bool = False) -> None:
-        """Let files be so large. `are_whole`: they are of that size, and not written yet."""
+    def _take(self, sizes: dict[str, int]) -> None:
+        """Let files be so large."""
         root, budget = guard.attempt_root(next(iter(sizes))), self._memory.budget
-
-        def has_room() -> bool:
-            if are_whole:
-                self._use_again(root, sizes)
-            with self._taking:
-                more_bytes = _more_bytes(self._taken.get(root, {}), sizes)
-            return not more_bytes or budget.has(more_bytes)
-
         with self._taking:
-            if not _more_bytes(self._taken.get(root, {}), sizes):
-                return
-        self._find_room("", has_room)  # other threads go on meanwhile
+            more_bytes = _more_bytes(self._taken.get(root, {}), sizes)
+        if not more_bytes:
+            return
+        self._find_room("", lambda: budget.has(more_bytes))  # other threads go on meanwhile
         with self._taking:
             taken = self._taken.setdefault(root, {})
             more_bytes = _more_bytes(taken, sizes)
-            try:
-                budget.take(self.store.path(layout.parent(root)), more_bytes)
-            except StoreFullError:
-                self._drop_unwritten(sizes)
-                raise
+            budget.take(self.store.path(layout.parent(root)), more_bytes)
             taken.update({key: max(size, taken.get(key, 0)) for key, size in sizes.items()})
-
-    def _use_again(self, root: str, sizes: dict[str, int]) -> None:
-        """Put spare files where some of an attempt are about to be written."""
-        attempt, folder = self.store.path(layout.parent(root)), self._memory.budget.folder
-        for key, size_bytes in sizes.items():
-            with self._taking:
-                is_begun = key in self._taken.get(root, {})
-            if is_begun or size_bytes < spares.LARGE_BYTES:
-                continue
-            self._make_parent(guard.staged(key))
-            saved_bytes = spares.take(attempt, self.store.path(key), size_bytes, folder)
-            if saved_bytes:
-                with self._taking:
-                    self._taken.setdefault(root, {})[key] = saved_bytes
-                    self._spare[key] = 0
-
-    def _wrote(self, sizes: dict[str, int]) -> None:
-        with self._taking:
-            for key in self._spare.keys() & sizes.keys():
-                self._spare[key] += sizes[key]
-
-    def _drop_unwritten(self, keys: Iterable[str]) -> None:
-        """There is no room after all. Called with the lock."""
-        for key in keys:
-            if self._spare.get(key) == 0:
-                del self._spare[key]
-                self.store.path(key).unlink(missing_ok=True)
-
-    def _cut(self, key: str) -> None:
-        """Of what was a spare file nothing stays but what was written: else its size is not told.
-
-        Where something is missing, it is shorter than its seal says, as a new file would be.
-        """
-        with self._taking:
-            written_bytes = self._spare.pop(key, None)
-        if written_bytes is not None:
-            with suppress(FileNotFoundError):  # it was given up: the seal says so
-                if self.store.path(key).stat().st_size > written_bytes:
-                    os.truncate(self.store.path(key), written_bytes)
 
 
 def _more_bytes(taken: dict[str, int], sizes: dict[str, int]) -> int:

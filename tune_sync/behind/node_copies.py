@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tune_sync import layout
-from tune_sync.behind.staged_copy import Keep, StagedCopies, Unlisted
+from tune_sync.behind.staged_copy import StagedCopies, Unlisted
 from tune_sync.errors import NotWholeError
 from tune_sync.homes.store import Info
 from tune_sync.manifest import Manifest, Seal
@@ -164,11 +164,11 @@ class NodeCopies:
             for checkpoint, attempt in copies.attempts(unlisted):
                 yield copies, checkpoint, attempt
 
-    def remove(self, checkpoint: str, attempt: str, keep: Keep | None = None) -> bool:
+    def remove(self, checkpoint: str, attempt: str) -> bool:
         """Remove an attempt, wherever it is; returns whether it has gone. See `StagedCopies`."""
         key = layout.attempt_key(checkpoint, attempt)
         there = [copies for copies in self.roots if copies.store.info(key) is not None]
-        has_gone = [copies.remove(checkpoint, attempt, keep=keep) for copies in there]
+        has_gone = [copies.remove(checkpoint, attempt) for copies in there]
         return all(has_gone)
 
     def remove_all(self) -> None:

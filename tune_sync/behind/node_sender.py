@@ -72,7 +72,7 @@ class NodeSender:
         self._error, self._confirming, self._is_ending = "", "", False
         self._changed, self._bandwidth = threading.Condition(), Bandwidth(max_bytes_per_s)
         self._disk, self._heard_s, self._noted = NodeDisk(root), time.monotonic(), set[str]()
-        self._confirmer, self.removing = Worker("tune_sync-confirm"), Removing(memory)
+        self._confirmer, self.removing = Worker("tune_sync-confirm"), Removing()
         self.scan()
         self._threads = [
             threading.Thread(target=self._work, name="tune_sync-send", daemon=True)
@@ -112,7 +112,6 @@ class NodeSender:
         self._note_parts(orders)
         self._look_for_gone()
         self._remove_some()
-        self.removing.trim()
         with self._changed:
             self._changed.notify_all()
             news = self._news(orders)
@@ -134,7 +133,7 @@ class NodeSender:
         """Remove an attempt that may be begun again; False while it is read, or sent."""
         with self._changed:
             is_in_use = attempt in (self._confirming, *self._queue.sending())
-        if is_in_use or not self._copies.remove(checkpoint, attempt, self.removing.keep):
+        if is_in_use or not self._copies.remove(checkpoint, attempt):
             return False
         self._forget(attempt)
         return True
@@ -298,8 +297,7 @@ class NodeSender:
     def _remove(self, item: Item, later: Later | None) -> bool:
         has_gone = False  # as it is read just now, or its disk fails; or another thread was first
         with suppress(OSError, KeyError):
-            copies, keep = self._places[item.attempt], self.removing.keep
-            has_gone = copies.remove(item.checkpoint, item.attempt, later, keep)
+            has_gone = self._places[item.attempt].remove(item.checkpoint, item.attempt, later)
         if has_gone:
             self._forget(item.attempt)
         return has_gone

@@ -34,7 +34,6 @@ WRITER, PARTS = "writer.json", "parts.json"
 STORED, SEAL = "stored.json", "seal.json"
 
 Later = Callable[[Callable[[], None]], None]
-Keep = Callable[[Path], None]
 Unlisted = Callable[[OSError], None]
 
 
@@ -205,16 +204,13 @@ class StagedCopies:
         with self._locked(checkpoint, attempt, fcntl.LOCK_SH) as is_locked:
             yield is_locked and self.store.info(layout.seal_key(checkpoint, attempt)) is not None
 
-    def remove(
-        self, checkpoint: str, attempt: str, later: Later | None = None, keep: Keep | None = None
-    ) -> bool:
+    def remove(self, checkpoint: str, attempt: str, later: Later | None = None) -> bool:
         """Remove an attempt, and the directories above it that are empty then.
 
         Args:
             checkpoint: Its checkpoint.
             attempt: Its id.
             later: Calls what it is given, once: then its bytes go. Without, they have on return.
-            keep: May take files out of it before, as nobody finds them any more.
 
         Returns:
             Whether it has gone: not while it is `held`.
@@ -223,10 +219,7 @@ class StagedCopies:
             if not is_locked:
                 return False
             trash = self._put_away(checkpoint, attempt)
-        is_away = trash.startswith(layout.TRASH_DIR)
-        if keep is not None and is_away:
-            keep(self.store.path(trash))
-        if later is None or not is_away:
+        if later is None or not trash.startswith(layout.TRASH_DIR):
             self.store.remove_tree(trash)
         else:
             later(lambda: self._clear(trash))

@@ -14,7 +14,7 @@ from tune_sync.behind.node_copies import CopyHere, NodeCopies
 from tune_sync.behind.node_disk import MADE_NAME, MAKING_DIR
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.errors import DamagedError, RanksDisagreeError
-from tune_sync.fastpath.takes import TAKES
+from tune_sync.fastpath.budget import TAKES
 from tune_sync.homes.store import Info
 from tune_sync.manifest import Manifest, Seal, Union, unite
 from tune_sync.process import owned_name

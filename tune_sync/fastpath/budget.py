@@ -1,11 +1,13 @@
 """How much of a node's shared memory is taken, by all runs of one user, and may still be.
 
-See `takes`.
+Each attempt says what it takes by the length of an empty file beside its bytes. So what is removed
+no longer counts, whoever removed it, and nothing has to be put right after a crash.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -14,8 +16,9 @@ from tune_sync.errors import StoreDeniedError, StoreFullError
 from tune_sync.fastpath.folder import folder_of, locked, sweep
 from tune_sync.fastpath.pages import memory_available_bytes, room_bytes
 from tune_sync.fastpath.sizing import SPARE
-from tune_sync.fastpath.spares import give_up, is_own_slot
-from tune_sync.fastpath.takes import entries_of, grow, stat_of, taken_bytes
+from tune_sync.process import is_own
+
+TAKES = "takes"
 
 
 class Budget:
@@ -59,39 +62,33 @@ class Budget:
         """
         with locked(self.folder):
             self._check(more_bytes, ready_bytes)
-            grow(attempt, more_bytes)
+            _grow(attempt, more_bytes)
 
     def move(self, source: Path, target: Path, size_bytes: int) -> None:
         """One directory takes so much less, and another so much more: its files moved there."""
         with locked(self.folder):
             for attempt, more_bytes in ((source, -size_bytes), (target, size_bytes)):
-                grow(attempt, more_bytes)
+                _grow(attempt, more_bytes)
 
     def has(self, more_bytes: int, ready_bytes: int = 0) -> bool:
-        """Whether so much is left, without what killed processes left behind, and spare files.
-
-        See `take`.
-        """
-        while True:
-            try:
-                self._check(more_bytes, ready_bytes)
-            except StoreFullError:
-                with suppress(OSError):
-                    if sweep(self.folder) or give_up(self.folder, more_bytes):
-                        continue
-                return False
-            return True
+        """Whether so much is left, without what killed processes left behind. See `take`."""
+        try:
+            self._check(more_bytes, ready_bytes)
+        except StoreFullError:
+            with suppress(OSError):
+                return bool(sweep(self.folder)) and self.has(more_bytes, ready_bytes)
+            return False
+        return True
 
     @property
     def taken_bytes(self) -> int:
         """By all attempts, and by slots of processes."""
-        return taken_bytes(self.folder)
+        return sum(_sizes(self.folder))
 
     @property
     def ready_bytes(self) -> int:
         """Of slots of this process that are no file elsewhere."""
-        slots = [entry for entry in entries_of(self.folder) if is_own_slot(entry.name)]
-        found = [stat_of(entry) for entry in slots]
+        found = [_stat(entry) for entry in _entries(self.folder) if is_own(entry.name)]
         return sum(one.st_size for one in found if one is not None and one.st_nlink == 1)
 
     def _check(self, more_bytes: int, ready_bytes: int = 0) -> None:
@@ -114,7 +111,40 @@ class Budget:
         )
 
 
+def _grow(attempt: Path, more_bytes: int) -> None:
+    descriptor = os.open(attempt / TAKES, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(descriptor, max(0, os.fstat(descriptor).st_size + more_bytes))
+    finally:
+        os.close(descriptor)
+
+
 def _half(free_bytes: int, available_bytes: int, taken_bytes: int) -> int:
     if available_bytes >= 0:
         free_bytes = min(free_bytes, available_bytes)
     return (free_bytes + taken_bytes) // 2
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    """What each attempt takes, and each file that is of none."""
+    entries = _entries(folder)
+    takes = [entry for entry in entries if entry.name == TAKES]
+    for entry in takes or entries:  # what is beside it is what it counts
+        if entry.is_dir(follow_symlinks=False):
+            yield from _sizes(Path(entry))
+        elif found := _stat(entry):
+            yield found.st_size
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        return list(os.scandir(folder))
+    except FileNotFoundError:  # it is being removed
+        return []
+
+
+def _stat(entry: os.DirEntry[str]) -> os.stat_result | None:
+    try:
+        return entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None

@@ -12,9 +12,6 @@ BYTES_PER_PARAMETER = 12
 SLOTS = 2
 # For what else lives in shared memory, and for checkpoints that grow a little.
 SPARE = 0.15
-# Of memory that is used again: what is not data (names, numbers) changes its length.
-UNUSED_PART = 1 / 64
-UNUSED_BYTES = 1 << 20
 # Without a limit of the user's, less than that is as good as none: Docker's default is 64 MB.
 LEAST_BYTES = 256 << 20
 

@@ -13,10 +13,10 @@ import enum
 import fcntl
 import mmap
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from tune_sync.fastpath.leases import why_not_leased
 from tune_sync.fastpath.pages import warm
 from tune_sync.process import owned_name
 
@@ -91,4 +91,11 @@ class Slot:
         os.close(self._file)
 
     def _is_ours_alone(self) -> bool:
-        return not why_not_leased(self._file, fcntl.F_WRLCK)
+        try:
+            # A lease that is broken sends a signal; the default one would end this process.
+            fcntl.fcntl(self._file, fcntl.F_SETSIG, signal.SIGURG)
+            fcntl.fcntl(self._file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError:
+            return False
+        fcntl.fcntl(self._file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return True

@@ -16,15 +16,17 @@ from pathlib import Path
 
 from tune_sync.fastpath.folder import SHARED_MEMORY, folder_of, make_private, sweep
 from tune_sync.fastpath.pages import memory_available_bytes, room_bytes
-from tune_sync.fastpath.sizing import SLOTS, SPARE, UNUSED_BYTES, UNUSED_PART
+from tune_sync.fastpath.sizing import SLOTS, SPARE
 from tune_sync.fastpath.slot import Slot, State
-from tune_sync.fastpath.spares import give_up, spare_bytes
 from tune_sync.field_checks import check_above_zero
 from tune_sync.process import in_forks
 
 logger = logging.getLogger(__name__)
 
 _PAGE_BYTES = 4096
+# Part of a slot that may stay unused: what is not data (names, numbers) changes its length.
+_UNUSED_PART = 1 / 64
+_UNUSED_BYTES = 1 << 20
 _HEADROOM_BYTES = 64 << 10
 # How long to wait for a save that is on its way, before the slow way is taken.
 WAIT_S = 60.0
@@ -226,8 +228,6 @@ class Slots:
         return size_bytes
 
     def _make_room(self, size_bytes: int) -> None:
-        while self._shortage(size_bytes) and give_up(self.folder, size_bytes):
-            pass
         idle = [s for s in self._account.slots if not s.is_busy and s.state is State.FREE]
         for slot in idle:
             if not self._reason_against(size_bytes):
@@ -235,18 +235,14 @@ class Slots:
             self._drop(slot)
 
     def _reason_against(self, size_bytes: int) -> str:
+        free_bytes, total_bytes = room_bytes(self.folder)
+        available_bytes = memory_available_bytes()
         after_bytes = self._account.size_bytes + size_bytes
-        if after_bytes > self._limit():
+        if after_bytes > self._limit(free_bytes, available_bytes):
             return (
                 f"checkpoints of {size_bytes} bytes pass the memory limit of "
                 f"{self._limit_bytes} bytes; set a larger memory_limit_bytes to save them fast"
             )
-        return self._shortage(size_bytes)
-
-    def _shortage(self, size_bytes: int) -> str:
-        """Why there is not so much memory, whatever the limit; "" if there is."""
-        free_bytes, total_bytes = room_bytes(self.folder)
-        available_bytes = memory_available_bytes()
         in_making_bytes = sum(self._account.in_making)
         if free_bytes - in_making_bytes - size_bytes < total_bytes * SPARE:
             return (
@@ -261,12 +257,10 @@ class Slots:
             )
         return ""
 
-    def _limit(self) -> int:
+    def _limit(self, free_bytes: int, available_bytes: int) -> int:
         if self._limit_bytes is None:
-            free_bytes, available_bytes = room_bytes(self.folder)[0], memory_available_bytes()
             if available_bytes >= 0:
                 free_bytes = min(free_bytes, available_bytes)
-            free_bytes += spare_bytes(self.folder)  # they give way
             self._limit_bytes = free_bytes // 2
         return self._limit_bytes
 
@@ -320,4 +314,4 @@ class Slots:
 
 def _fits(capacity_bytes: int, need_bytes: int) -> bool:
     unused_bytes = capacity_bytes - need_bytes
-    return 0 <= unused_bytes <= max(UNUSED_BYTES, capacity_bytes * UNUSED_PART)
+    return 0 <= unused_bytes <= max(_UNUSED_BYTES, capacity_bytes * _UNUSED_PART)
