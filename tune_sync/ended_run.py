@@ -28,6 +28,7 @@ def end_run(
     """
     timeout_s = handler.spec.options.timeout_s
     try:
+        run.lease.look()
         run.check_lease()
         keep_saves()
         run.publisher.wait_recorded(timeout_s)

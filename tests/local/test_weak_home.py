@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.hosts.searches import wait_for
 from tests.manifests import manifests_of
 from tests.weakfs import Weakness, weak_mount
 from tests.weakfs.mount import MET
-from tune_sync import RunConfig
+from tune_sync import RunConfig, SyncConfig
 from tune_sync.errors import NotStoredError
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.store import LocalStore
@@ -25,6 +26,7 @@ Mount = Callable[..., Path]
 REPORTS_COUNT = 20
 HELD = ("/staging/sealing/", "/x/publishing/checkpoint_000000")
 FIRST = "x/.tune_sync/manifests/*/checkpoint_000000.json"
+SILENT_S, MOST_RESULTS = 8.0, 600
 PATIENCE_S = 200.0  # a loop that waits is let go then, so that the test ends, and fails
 
 
@@ -97,6 +99,47 @@ def test_the_loop_goes_on_while_checkpoints_hang_at_home(
     stored = [m.checkpoint for m in manifests_of(Committer(LocalStore(home / "x")))]
     expected = [*goes, ("publishing", 0), ("sealing", 0)]
     assert stored == [f"{name}/checkpoint_{step:06d}" for name, step in expected]
+
+
+class Heard(tune.Callback):  # type: ignore[misc]
+    """Has the disk silent from the third result on, for a while, and counts results meanwhile."""
+
+    def __init__(self, silent: Path) -> None:
+        self.silent, self.results_count, self.meanwhile_count = silent, 0, 0
+
+    def on_trial_result(self, *args: Any, **info: Any) -> None:
+        self.results_count += 1
+        self.meanwhile_count += self.silent.exists()
+        if self.results_count == 3:
+            self.silent.touch()
+            threading.Timer(SILENT_S, self.silent.unlink).start()
+
+
+def reports_metrics(config: dict[str, Any]) -> None:
+    for step in range(MOST_RESULTS):
+        tune.report({"step": step})
+        if step > 5 and not Path(config["silent"]).exists():
+            return
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_the_loop_goes_on_while_a_disk_answers_nobody(
+    local_ray: None, mounted: Mount, tmp_path: Path, is_shared: bool
+) -> None:
+    silent = tmp_path / "silent"
+    home, heard = mounted(silent_while=str(silent)), Heard(silent)
+    place: dict[str, Any] = {"storage_path": home}
+    if is_shared:
+        place = {"sync_config": SyncConfig(upload_dir=home)}
+    results = tune.Tuner(
+        reports_metrics,
+        param_space={"silent": str(silent)},
+        run_config=RunConfig(name="x", callbacks=[heard], verbose=0, **place),
+    ).fit()
+    assert results.num_errors == 0
+    # Else all that came meanwhile is heard after it.
+    assert heard.meanwhile_count > 20
 
 
 def uses_up(config: dict[str, Any]) -> None:

@@ -13,8 +13,9 @@ from typing import IO
 import pytest
 
 from tune_sync.errors import ConfigError, LeaseHeldError
-from tune_sync.homes import lease as lease_module
-from tune_sync.homes.lease import Lease, locked
+from tune_sync.homes import lease_lock
+from tune_sync.homes.lease import Lease
+from tune_sync.homes.lease_lock import locked
 
 
 def test_a_file_system_without_locks_is_named(
@@ -53,7 +54,7 @@ def test_one_of_many_that_start_at_once_gets_it(tmp_path: Path) -> None:
 def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease_module, "LOCK_TRIES", 2)
+    monkeypatch.setattr(lease_lock, "LOCK_TRIES", 2)
     file = tmp_path / "lease.json"
     with locked(file):
         child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
@@ -95,8 +96,8 @@ def test_a_process_that_is_forked_as_its_directory_has_moved_does_not_keep_the_l
         children[0].start()
         return False
 
-    monkeypatch.setattr(lease_module, "LOCK_TRIES", 2)
-    monkeypatch.setattr(lease_module, "_is_at", has_moved)
+    monkeypatch.setattr(lease_lock, "LOCK_TRIES", 2)
+    monkeypatch.setattr(lease_lock, "_is_at", has_moved)
     try:
         with locked(tmp_path / "lease.json"):
             assert children[0].is_alive()

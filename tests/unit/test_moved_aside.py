@@ -17,7 +17,8 @@ import pytest
 
 from tests.unit.test_store_disks import on_a_small_disk
 from tune_sync.errors import LeaseHeldError
-from tune_sync.homes.lease import Holder, Lease, locked, read_holder
+from tune_sync.homes.lease import Holder, Lease, read_holder
+from tune_sync.homes.lease_lock import locked
 from tune_sync.homes.sites import LocalSite, holds_experiment, make_way
 from tune_sync.layout import LEASE_KEY
 from tune_sync.run import Run

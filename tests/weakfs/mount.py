@@ -39,6 +39,7 @@ class Weakness:
             one of `held_in` in its path is answered. A file beside it (`MET`) holds a byte for each
             who has asked.
         held_in: Parts of paths.
+        silent_while: A file elsewhere. While it is there, nobody is answered.
     """
 
     delay_s: float = 0.0
@@ -56,6 +57,7 @@ class Weakness:
     over_quota_while: str = ""
     held_while: str = ""
     held_in: tuple[str, ...] = ()
+    silent_while: str = ""
 
 
 @contextmanager

@@ -305,6 +305,8 @@ def serve(device: int, server: Server) -> None:
             if error.errno in (errno.EINTR, errno.ENOENT, errno.EAGAIN):
                 continue
             raise
+        while is_there(server.weak.silent_while):
+            time.sleep(LOOK_S)
         _, opcode, _, node, *_ = p.IN_HEADER.unpack_from(request)
         if opcode in (Op.FORGET, Op.BATCH_FORGET):
             continue

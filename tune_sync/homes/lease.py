@@ -8,8 +8,6 @@ becomes visible, because the file then holds another owner's id; that check is t
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import logging
 import math
@@ -17,14 +15,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO
 
-from tune_sync.errors import ConfigError, LeaseHeldError, LeaseLostError, TuneSyncError
+from tune_sync.errors import LeaseHeldError, LeaseLostError, TuneSyncError
 from tune_sync.homes import disk, kinds
+from tune_sync.homes.lease_lock import locked
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import LocalStore
 from tune_sync.layout import INTERNAL_DIR, LEASE_KEY
@@ -38,19 +35,14 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 # driver that swaps or is stopped for a moment lose its run; longer delays a new start elsewhere.
 LEASE_TTL_S = 30.0
 HEARTBEAT_S = 5.0
+# How often it is looked at for the control loop, which waits for no disk.
+LOOK_S = 1.0
 # What the owner's id begins with while a directory is only tidied: the run that had it goes on.
 TIDYING = "tidying-"
-# The lock is held for milliseconds, unless its holder is stopped just then.
-LOCK_TRIES = 200
-LOCK_TRY_S = 0.05
 # How far the clocks of hosts may be apart. More is nothing to wait for.
 CLOCKS_DIFFER_S = 60.0
 # How long a run that ends waits for a disk that may hang. By then its lease has run out.
 GIVE_S = LEASE_TTL_S
-# How often a directory may be moved aside while its lock is waited for.
-MOVED_TRIES = 3
-# What a file system without locks says.
-NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
 # Runs of this process that have ended and could not give their lease back.
 _ENDED: set[str] = set()
 
@@ -127,6 +119,7 @@ class Lease:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._dead: Holder | None = None
+        self._lost = ""
 
     def acquire(
         self, *, may_take: Callable[[Holder], bool] = lambda holder: False,
@@ -136,7 +129,7 @@ class Lease:
 
         Args:
             may_take: Says of a live holder that its lease may be taken all the same.
-            goes_on: Asked before each heartbeat: without the run, the lease runs out.
+            goes_on: Asked all the time: without the run, the lease runs out.
 
         Raises:
             LeaseHeldError: Another live run has it; names host, process and age.
@@ -168,9 +161,18 @@ class Lease:
         """The fence. Raises LeaseLostError if this run is no longer the owner."""
         check_owner(self._file.parent.parent, self._owner)
 
+    def look(self) -> None:
+        """See `RunLease.look`. Raises what its disk does, but for `LeaseLostError`."""
+        try:
+            self.check()
+            self._lost = ""  # who only tidies hands it back
+        except LeaseLostError as error:
+            self._lost = str(error)
+
     def check_known(self) -> None:
-        """See `RunLease.check_known`: `check`, which reads one small file of the disk."""
-        self.check()
+        """As `check`, from what was seen last: waits for no disk."""
+        if self._lost:
+            raise LeaseLostError(self._lost)
 
     def release(self) -> None:
         """Give the lease back, if it is still ours. May be called twice.
@@ -233,71 +235,27 @@ class Lease:
                 self._write(next_holder, is_durable=True)
 
     def _beat(self, goes_on: Callable[[], bool]) -> None:
-        while not self._stop.wait(HEARTBEAT_S) and goes_on():
+        beaten_s = time.monotonic()
+        while not self._stop.wait(min(LOOK_S, HEARTBEAT_S)) and goes_on():
             try:
-                with locked(self._file):
-                    holder = read_holder(self._file)
-                    # Else lost, and `check` tells so; but who only tidies hands it back.
-                    if holder is not None and holder.owner == self._owner:
-                        self._write(self._me(), is_durable=False)
+                self.look()
+                if time.monotonic() - beaten_s >= HEARTBEAT_S:
+                    beaten_s = time.monotonic()
+                    self._refresh()
             except (TuneSyncError, OSError):
                 continue  # a full or absent disk, no locks just now: the next beat tries again
+
+    def _refresh(self) -> None:
+        with locked(self._file):
+            holder = read_holder(self._file)
+            if holder is not None and holder.owner == self._owner:
+                self._write(self._me(), is_durable=False)
 
     def _me(self) -> Holder:
         return Holder.here(self._owner, self._clock())
 
     def _write(self, holder: Holder, *, is_durable: bool) -> None:
         replace_file(self._store, LEASE_KEY, holder.to_json().encode(), is_durable=is_durable)
-
-
-@contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """Hold the lock of the lease `file`. Whoever moves a directory aside holds it, too.
-
-    Raises:
-        LeaseHeldError: Another process holds it for long.
-        ConfigError: The file system has no locks.
-        OSError: The file cannot be opened, or is a link.
-    """
-    path = file.with_suffix(".lock")
-    for last in (False,) * MOVED_TRIES + (True,):
-        with kinds.open_lock(path) as lock:
-            _lock(lock)
-            try:
-                # Else its directory was moved aside while we waited. Inodes of some disks differ.
-                if last or _is_at(lock, path):
-                    yield
-                    return
-            finally:  # to close it does not, while a process lives that was forked just now
-                with suppress(OSError):
-                    fcntl.flock(lock, fcntl.LOCK_UN)
-
-
-def _lock(lock: IO[str]) -> None:
-    for _ in range(LOCK_TRIES):
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            time.sleep(LOCK_TRY_S)
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
-            raise ConfigError(
-                f"{lock.name} cannot be locked ({error.strerror}): its file system has no "
-                "flock; mount it with that (Lustre: -o flock), or give another storage_path"
-            ) from error
-    raise LeaseHeldError(
-        f"{lock.name} is held for over {LOCK_TRIES * LOCK_TRY_S:.0f} s; "
-        "is one of this experiment's drivers stopped? End it, and try again"
-    )
-
-
-def _is_at(file: IO[str], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 @disk.reopened

@@ -23,7 +23,8 @@ from tune_sync.errors import (
 from tune_sync.homes.disk import make_directory
 from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.kinds import read_if_there
-from tune_sync.homes.lease import Holder, Lease, in_use, live_holder, locked
+from tune_sync.homes.lease import Holder, Lease, in_use, live_holder
+from tune_sync.homes.lease_lock import locked
 from tune_sync.homes.mounts import FSTAB, missing_mount
 from tune_sync.homes.nested import refuse_nested
 from tune_sync.homes.recorded import Commits, Reads, Snapshot
@@ -48,8 +49,11 @@ class RunLease(Protocol):
     def check(self) -> None:
         """The fence."""
 
+    def look(self) -> None:
+        """Look once more, for `check_known`, if a look may wait for no request."""
+
     def check_known(self) -> None:
-        """The fence, for each step of the control loop: makes no request of a bucket."""
+        """The fence, for each step of the control loop: waits for no disk and no bucket."""
 
     def release(self) -> None:
         """Give it back."""

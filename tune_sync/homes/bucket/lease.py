@@ -110,6 +110,9 @@ class BucketLease:
         """
         check_owner(self._bucket, self._owner, self._where)
 
+    def look(self) -> None:
+        """See `RunLease.look`: nothing, as it would be a request."""
+
     def check_known(self) -> None:
         """As `check`, from what the last heartbeat saw: makes no request."""
         if self._lost:
