@@ -181,9 +181,8 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             entries = home.list(key, selector.recursive)
         elif not entries and not selector.allow_not_found:
             raise FileNotFoundError(selector.base_dir)
-        is_read_here = isinstance(home, LocalHome) or not selector.recursive
-        if not is_read_here and (checkpoint := self._place(selector.base_dir).checkpoint):
-            self._reads.listed(home, checkpoint, entries)
+        if selector.recursive and (checkpoint := self._place(selector.base_dir).checkpoint):
+            self._reads.listed(home, checkpoint, key, entries)
         return [as_file_info(f"{base}/{entry.key}", entry) for entry in entries]
 
     def create_dir(self, path: str, recursive: bool) -> None:

@@ -71,6 +71,32 @@ def test_a_flipped_bit_is_an_error_that_names_the_file(
         checkpoint.to_directory(str(tmp_path / "copy"))
 
 
+def test_what_lacks_a_file_is_an_error_that_names_it(
+    bucket: MemoryBucket, checkpoint: tune.Checkpoint, tmp_path: Path
+) -> None:
+    del bucket.objects[f"{C0}/in/large"]
+    with pytest.raises(DamagedError, match="checkpoint_000000 is damaged: in/large is missing"):
+        checkpoint.to_directory(str(tmp_path / "copy"))
+
+
+def test_what_lacks_files_on_a_disk_is_an_error_that_names_one(tmp_path: Path) -> None:
+    (tmp_path / "source/in").mkdir(parents=True)
+    for name in ("one", "two", "in/three"):
+        (tmp_path / "source" / name).write_text(name)
+    home: Any = LocalHome(tmp_path / "results/x")
+    spec = Spec("lacking", str(tmp_path / "results"), "x", "", None, Options())
+    filesystem = RunFileSystem(SyncHandler(spec, Connected(home)))  # type: ignore[arg-type]
+    made = copy(tmp_path / "source", filesystem, 0)
+    home.publish(C0, False, filesystem.handler.uploads.reported_at(C0))
+    made.to_directory(str(tmp_path / "whole"))
+    (tmp_path / "results/x" / C0 / "in/three").unlink()
+    with pytest.raises(DamagedError, match="is damaged: in/three is missing; put a whole copy"):
+        made.to_directory(str(tmp_path / "copy"))
+    (tmp_path / "results/x" / C0 / "two").unlink()
+    with pytest.raises(DamagedError, match="in/three and 1 more of its files are missing"):
+        made.to_directory(str(tmp_path / "copy"))
+
+
 def test_another_length_is_an_error(
     bucket: MemoryBucket, checkpoint: tune.Checkpoint, tmp_path: Path
 ) -> None:

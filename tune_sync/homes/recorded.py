@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import xxhash
 
 from tune_sync import layout
+from tune_sync.errors import DamagedError
 from tune_sync.homes.store import Info
 from tune_sync.manifest import FileEntry, Manifest, Placed
 
@@ -153,6 +154,30 @@ def recorded_numbers(store: Readable) -> dict[str, set[int]]:
 def is_whole(store: Readable, manifest: Manifest) -> bool:
     """Whether every file of a published checkpoint is there, as long as it should be."""
     return not first_wrong(store, manifest.checkpoint, manifest.files)
+
+
+def check_listed(checkpoint: str, below: str, files: Iterable[str], there: Iterable[str]) -> None:
+    """Raise DamagedError unless all that a checkpoint has was listed.
+
+    Args:
+        checkpoint: Its key.
+        below: Key of the directory that was listed: the checkpoint, or one inside.
+        files: Keys of what it has.
+        there: Keys that were listed.
+    """
+    missing = {file for file in files if file.startswith(f"{below}/")}.difference(there)
+    if missing:
+        name = min(missing).removeprefix(f"{checkpoint}/")
+        more = f" and {len(missing) - 1} more of its files are" if len(missing) > 1 else " is"
+        raise DamagedError(f"{checkpoint} is damaged: {name}{more} missing; {ways_out(checkpoint)}")
+
+
+def ways_out(checkpoint: str) -> str:
+    """What to do about one that is damaged, for messages."""
+    return (
+        f"put a whole copy of it back, or delete {checkpoint} and restore: its trial then goes on "
+        "from an earlier checkpoint"
+    )
 
 
 def digest_in_steps(read: Callable[[int, int], bytes], size_bytes: int) -> str:

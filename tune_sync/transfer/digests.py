@@ -10,6 +10,7 @@ import xxhash
 from tune_sync import layout
 from tune_sync.errors import DamagedError
 from tune_sync.homes.home import Home
+from tune_sync.homes.recorded import ways_out
 from tune_sync.homes.store import Info
 from tune_sync.layout import Place
 from tune_sync.manifest import FileEntry, Manifest, manifest_of
@@ -42,15 +43,23 @@ class Digests:
         """
         if not place.checkpoint or not place.inner:
             return None
-        name = (id(home), place.checkpoint)
+        return self.files(home, place.checkpoint).get(place.inner)
+
+    def files(self, home: Home, checkpoint: str) -> Mapping[str, FileEntry]:
+        """What a checkpoint has, by its manifest; nothing if there is none.
+
+        Raises:
+            DamagedError: The manifest cannot be read.
+        """
+        name = (id(home), checkpoint)
         files = self._files.get(name)
         if files is None:
-            manifest = read_manifest(home, place.checkpoint)
+            manifest = read_manifest(home, checkpoint)
             files = {file.path: file for file in manifest.files} if manifest else {}
             with self._files_lock:
                 self._files[name] = files
                 self._forget_some()
-        return files.get(place.inner)
+        return files
 
     def _forget_some(self) -> None:
         """With `_files_lock`."""
@@ -103,7 +112,7 @@ class Checker:
 
     def _damaged(self, what: str) -> DamagedError:
         checkpoint = self._path.removesuffix(f"/{self._entry.path if self._entry else ''}")
-        return DamagedError(f"{self._path} is damaged: {what}; {_ways_out(checkpoint)}")
+        return DamagedError(f"{self._path} is damaged: {what}; {ways_out(checkpoint)}")
 
 
 def check_whole(entry: FileEntry | None, path: str, data: bytes) -> bytes:
@@ -126,11 +135,4 @@ def read_manifest(home: Home, checkpoint: str) -> Manifest | None:
     try:
         return manifest_of(checkpoint, data, key)
     except DamagedError as error:
-        raise DamagedError(f"{error}; {_ways_out(checkpoint)}") from error
-
-
-def _ways_out(checkpoint: str) -> str:
-    return (
-        f"put a whole copy of it back, or delete {checkpoint} and restore: its trial then goes on "
-        "from an earlier checkpoint"
-    )
+        raise DamagedError(f"{error}; {ways_out(checkpoint)}") from error

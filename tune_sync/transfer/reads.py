@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from tune_sync.buckets.ahead import RANGE_BYTES
-from tune_sync.homes.home import Home
+from tune_sync.homes.home import Home, LocalHome
+from tune_sync.homes.recorded import check_listed
 from tune_sync.homes.store import Info
 from tune_sync.layout import Place
 from tune_sync.transfer.digests import Digests, check_whole
@@ -24,9 +25,18 @@ class Reads:
         self._small_files: SmallFiles | None = None
         self._listed: dict[str, Info] = {}
 
-    def listed(self, home: Home, checkpoint: str, entries: Sequence[Info]) -> None:
-        """All of a checkpoint was listed: it is about to be copied."""
+    def listed(self, home: Home, checkpoint: str, key: str, entries: Sequence[Info]) -> None:
+        """All of a checkpoint, or of a directory `key` in it, was listed: to be copied.
+
+        Raises:
+            DamagedError: Files of it are missing.
+        """
         self._digests.listed(home, checkpoint, entries)
+        files = self._digests.files(home, checkpoint)
+        there = (entry.key for entry in entries)
+        check_listed(checkpoint, key, (f"{checkpoint}/{path}" for path in files), there)
+        if isinstance(home, LocalHome):
+            return  # nothing is gained by reading ahead
         self._small_files = SmallFiles(home, entries)
         self._listed = {entry.key: entry for entry in entries if entry.stored}
 

@@ -29,19 +29,18 @@ from tune_sync.homes.bucket.staging import final_key
 from tune_sync.homes.bucket.streams import TELL_SIZE, ObjectStream, too_large
 from tune_sync.homes.bucket.view import BucketView, as_directory, as_tree
 from tune_sync.homes.home import NoLinksError, Piece, ReadsAll, put_in_steps
+from tune_sync.homes.recorded import check_listed
 from tune_sync.homes.store import Info
 from tune_sync.manifest import Conflicts, Manifest, Seal
 
 T = TypeVar("T")
 
-READ_BYTES = 8 << 20
-# A single file (state, a log, an artifact) is held in memory up to this, then in a local file.
-HELD_BYTES = 16 << 20
+# A single file (state, a log, an artifact) is held in memory up to the second, then on a disk.
+READ_BYTES, HELD_BYTES = 8 << 20, 16 << 20
 # A look at the lease for each of many logs would double their requests.
 FENCE_S = 5.0
 # A checkpoint that is being published is read when that is over: how long that may take.
-PUBLISHING_S = 60.0
-LOOK_S = 0.2
+PUBLISHING_S, LOOK_S = 60.0, 0.2
 # A sealed attempt may get more files, and is sealed again: the e-tags of so many are kept.
 SEALED_KEPT_COUNT = 8
 # A discarded attempt may have writers that do not know yet.
@@ -290,9 +289,10 @@ class BucketHome(ReadsAll):
             manifest, objects = self._manifest(checkpoint), self.bucket.list(key)
         if manifest is None:
             return as_tree(key, objects)
-        found = as_tree(key, objects, (f"{checkpoint}/{d}" for d in manifest.directories))
         named = {f"{checkpoint}/{file.path}": file for file in manifest.files}
+        found = as_tree(key, objects, (f"{checkpoint}/{d}" for d in manifest.directories))
         listed = [replace(e, stored=named.get(e.key)) for e in found]
+        check_listed(checkpoint, key, named, (e.key for e in listed))
         self._reads.sizes = {e.key: e.size_bytes for e in listed if e.stored}
         return [entry for entry in listed if entry.is_dir or entry.stored]
 
