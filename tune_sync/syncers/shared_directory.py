@@ -9,7 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tune_sync.errors import PathRefusedError
+from tune_sync.buckets.url import redacted
+from tune_sync.destination import parse_destination
+from tune_sync.errors import ConfigError, PathRefusedError
 from tune_sync.filters import matches
 from tune_sync.same import is_below, is_same_directory
 from tune_sync.syncers.base import BackgroundSyncer
@@ -29,11 +31,12 @@ class SharedDirectorySyncer(BackgroundSyncer):
         Nothing is copied if both are one directory.
 
         Raises:
+            ConfigError: `remote_dir` is the URL of a bucket.
             PathRefusedError: A link in it that cannot be copied; see `tune_sync.transfer.tree`.
                 Or the target is inside of it.
         """
         tree = scan(Path(local_dir))
-        return self._copy(Path(local_dir), Path(remote_dir), tuple(exclude or ()), lambda: tree)
+        return self._copy(Path(local_dir), _path(remote_dir), tuple(exclude or ()), lambda: tree)
 
     def sync_down(self, remote_dir: str, local_dir: str, exclude: list[str] | None = None) -> bool:
         """Copy a directory from the shared one.
@@ -41,12 +44,13 @@ class SharedDirectorySyncer(BackgroundSyncer):
         Raises:
             PathRefusedError: As for `sync_up`, but for a link: that is raised by `wait`.
         """
-        source = Path(remote_dir)
+        source = _path(remote_dir)
         return self._copy(source, Path(local_dir), tuple(exclude or ()), lambda: scan(source))
 
     def delete(self, remote_dir: str) -> bool:
         """Delete a directory; fine if it is not there."""
-        return self._start(lambda: _remove(Path(remote_dir), self.check))
+        directory = _path(remote_dir)
+        return self._start(lambda: _remove(directory, self.check))
 
     def _copy(
         self, source: Path, target: Path, patterns: tuple[str, ...], look: Callable[[], Tree]
@@ -73,6 +77,16 @@ class SharedDirectorySyncer(BackgroundSyncer):
                     _copy_whole(file.source, target / file.path, self.check)
 
         return self._start(copy)
+
+
+def _path(remote_dir: str) -> Path:
+    found = parse_destination(remote_dir)
+    if found.scheme:
+        raise ConfigError(
+            f"{redacted(remote_dir)!r}: SharedDirectorySyncer takes the path of a directory; for a "
+            "bucket use CloudSyncer"
+        )
+    return Path(found.path)
 
 
 def _copy_whole(source: Path, target: Path, check: Callable[[], None]) -> None:
