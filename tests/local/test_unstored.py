@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,9 @@ import ray
 
 from tests.hosts.searches import wait_for
 from tests.local.test_home_agent import is_there
+from tune_sync.agents import connect
 from tune_sync.agents.connect import RayConnector, node_id, note_run, start_bucket, start_home
-from tune_sync.agents.home_agent import NAMESPACE
+from tune_sync.agents.home_agent import NAMESPACE, begin_agent
 from tune_sync.errors import HomeLostError
 from tune_sync.spec import Options, Spec
 
@@ -51,6 +53,34 @@ def test_it_is_known_with_whoever_writes_where(
     assert connector.unstored(spec) == inside
     note_run(spec)  # the next one there, of the same driver
     wait_for(lambda: connector.unstored(spec) == {}, "what was told of the one before to go")
+
+
+@ray.remote
+def late(agent: Any, *told: Any) -> None:
+    time.sleep(1)
+    ray.get(agent.note_run.remote(*told))
+
+
+class Late:
+    """An agent whose notes come late, as of one that is just started."""
+
+    def __init__(self, agent: Any) -> None:
+        self.agent, self.note_run = agent, self
+
+    def remote(self, *told: Any) -> Any:
+        return late.remote(self.agent, *told)
+
+
+def test_a_run_that_ends_as_its_agent_starts_is_told_of_no_second_start(
+    local_ray: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.WARNING, "ray.tune_sync")
+    monkeypatch.setattr(connect, "begin_agent", lambda *where: Late(begin_agent(*where)))
+    address = start_bucket({})
+    spec = Spec(uuid.uuid4().hex, "bucket/results", "x", "me", address, Options(), "s3")
+    note_run(spec)
+    assert RayConnector().unstored(spec) == {}
+    assert not caplog.messages
 
 
 def test_an_agent_that_has_ended_is_no_proof_that_all_is_stored(

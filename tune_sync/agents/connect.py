@@ -57,6 +57,9 @@ logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the 
 READER_TIMEOUT_S = 20.0
 # An agent that Ray has started again is told its options within seconds, if its driver lives.
 TOLD_TIMEOUT_S = 60.0
+# Runs of this process that an agent is being told of. A question comes to it on another way, and
+# where it is just started, may come first.
+_NOTED: dict[str, Any] = {}
 
 # One agent serves all runs of a driver process: a hundred searches in a loop need one process. It
 # ends with the connection to Ray. By that, and the node.
@@ -173,6 +176,8 @@ class RayConnector:
         if spec.address is None or not spec.address.home_name or not ray.is_initialized():
             return {}
         timeout_s = START_TIMEOUT_S if is_last else TELL_TIMEOUT_S
+        if is_last and (noted := _NOTED.pop(spec.where, None)) is not None:
+            ray.wait([noted], timeout=timeout_s)
         return ask_unstored(spec.address.home_name, spec.where, timeout_s, is_last=is_last)
 
     def reported(self, spec: Spec, report: Report) -> None:
@@ -283,7 +288,7 @@ def note_run(spec: Spec) -> Any:
     node = node_id()
     try:
         agent = begin_agent(_agent_at(node), node)
-        agent.note_run.remote(spec.where, KnownRun(spec.to_plain()))
+        _NOTED[spec.where] = agent.note_run.remote(spec.where, KnownRun(spec.to_plain()))
     except Exception as error:
         logger.debug("%s is not found by its name: %s", spec.where, error)
         return None
