@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -112,16 +113,16 @@ def check_run_fields(config: Any) -> None:
         raise ConfigError(f"RunConfig(overwrite={config.overwrite!r}): True or False is needed")
     if config.name is not None and not isinstance(config.name, str):
         raise ConfigError(f"RunConfig(name={config.name!r}): a string is needed")
-    if config.name and {".", ".."} & set(config.name.split("/")):
+    if config.name and {"", ".", ".."} & set(config.name.split("/")):
         raise ConfigError(
             f"RunConfig(name={config.name!r}) does not stay inside its directory: a name without "
-            "'.' and '..' is needed"
+            "'.' and '..', and without a / at its begin or end, is needed"
         )
     if not isinstance(config.callbacks, (list, tuple, type(None))):
         raise ConfigError(f"RunConfig(callbacks={config.callbacks!r}): a list is needed")
     for name, (attribute, kind) in _OBJECTS.items():
         value = getattr(config, name)
-        if value and not hasattr(value, attribute):
+        if value and (isinstance(value, type) or not hasattr(value, attribute)):
             is_named = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
             given = ", ".join(f"{k}={v!r}" for k, v in value.items()) if is_named else "..."
             raise ConfigError(
@@ -138,9 +139,9 @@ def check_seconds(name: str, value: Any, most: float) -> None:
             "SyncConfig(...): the first value is sync_period, and no place; if a place is meant, "
             "name it: SyncConfig(upload_dir=...)"
         )
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not float(value) > 0:
         raise ConfigError(f"SyncConfig({name}={value!r}): a number of seconds above zero is needed")
-    if value > most:
+    if float(value) > most:
         raise ConfigError(f"SyncConfig({name}={value!r}): give {most:.0f} seconds at most")
 
 
@@ -165,7 +166,7 @@ def check_count(name: str, value: Any, what: str) -> None:
 
 def check_above_zero(given: str, value: Any, what: str) -> None:
     """Raise ConfigError, which begins with what was given, if it is no whole number above zero."""
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value <= 0:
         raise ConfigError(f"{given}: {what} above zero is needed")
 
 
@@ -178,6 +179,11 @@ def check_patterns(name: str, value: Any) -> tuple[str, ...]:
         if not pattern or pattern.startswith("/"):
             raise ConfigError(
                 f"SyncConfig({name}=...): {pattern!r} has to be relative to the trial directory"
+            )
+        if {".", ".."} & set(pattern.split("/")):
+            raise ConfigError(
+                f"SyncConfig({name}=...): {pattern!r} matches nothing, as no path has '.' or '..'; "
+                "write it without"
             )
     return tuple(value)
 

@@ -135,6 +135,23 @@ def test_overwrite_moves_the_earlier_run_aside_and_both_restore(
     assert len(checkpoints(copied)) == 2
 
 
+def test_a_trial_whose_directory_was_moved_away_by_itself_does_not_go_on_there(
+    copied: Path, local_ray: None, tmp_path: Path
+) -> None:
+    (trial,) = copied.glob("stumbles_*")
+    elsewhere = trial.rename(tmp_path / "elsewhere")
+    trial.symlink_to(elsewhere)
+    before = tree_digest(elsewhere)
+    restored = tune.Tuner.restore(str(copied), stumbles, resume_errored=True)
+    with pytest.raises(ConfigError, match=r"outside of .*move that directory back, or the whole"):
+        restored.fit()
+    assert tree_digest(elsewhere) == before
+    trial.unlink()
+    elsewhere.rename(trial)
+    (result,) = tune.Tuner.restore(str(copied), stumbles, resume_errored=True).fit()
+    assert (result.metrics["step"], result.metrics["resumed_at"]) == (STEPS - 1, 3)
+
+
 def test_what_is_not_there_is_not_restored_and_not_begun(local_ray: None, tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     assert not tune.Tuner.can_restore(str(missing))

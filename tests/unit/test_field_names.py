@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from ray import tune
 
@@ -113,7 +114,7 @@ def test_what_is_known_is_built_copied_and_pickled_as_ever(tmp_path: Path) -> No
     assert "upload_dir" in inspect.signature(SyncConfig).parameters
 
 
-@pytest.mark.parametrize("name", ["..", ".", "group/../exp"])
+@pytest.mark.parametrize("name", ["..", ".", "group/../exp", "/exp", "exp/"])
 def test_a_name_that_leaves_its_directory_is_told_as_the_field(name: str) -> None:
     with pytest.raises(ConfigError, match="RunConfig\\(name='"):
         RunConfig(name=name)
@@ -124,3 +125,19 @@ def test_a_place_in_the_place_of_a_period_is_told_to_be_named() -> None:
     with pytest.raises(ConfigError, match=r"SyncConfig\(upload_dir=\.\.\.\)") as raised:
         SyncConfig("s3://key:secret@bucket/path")  # type: ignore[arg-type]
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("pattern", ["./plots/*", "../x", "plots/./*"])
+def test_a_pattern_that_can_match_nothing_is_refused(pattern: str) -> None:
+    with pytest.raises(ConfigError, match=r"SyncConfig\(exclude=...\): '.*' matches nothing"):
+        SyncConfig(exclude=[pattern])
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    config = SyncConfig(np.int64(5), sync_timeout=np.float32(9), keep_best=np.int32(3))
+    assert (config.sync_period, config.sync_timeout, config.keep_best) == (5, 9, 3)
+
+
+def test_a_class_of_rays_in_the_place_of_an_object_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"failure_config=.*an object of Ray's is needed"):
+        RunConfig(failure_config=tune.FailureConfig)

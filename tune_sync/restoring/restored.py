@@ -15,13 +15,14 @@ import pyarrow.fs as pafs
 
 from tune_sync import layout
 from tune_sync.checkpoint import Checkpoint
-from tune_sync.errors import DamagedError
+from tune_sync.errors import ConfigError, DamagedError
 from tune_sync.homes.recorded import is_whole, recorded_numbers
 from tune_sync.manifest import Manifest
 from tune_sync.restoring import ray_records
 from tune_sync.restoring.adopt import Plan, Record, find_directory, plan
 from tune_sync.restoring.result_rows import Known, put_back
 from tune_sync.run import Run
+from tune_sync.same import is_below
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -37,6 +38,7 @@ def adopt_published(run: Run, trials: Collection[Any], filesystem: pafs.PyFileSy
     found = Restored(run, filesystem)
     found.point_here(trials)
     found.find_directories(trials)
+    found.refuse_links(trials)
     for trial in trials:
         directory = ray_records.directory_of(trial)
         if directory:
@@ -85,6 +87,18 @@ class Restored:
             is_known = trial.checkpoint or saved.get(trial.trial_id, "a new trial")
             if not is_known and (directory := find_directory(names, free)):
                 ray_records.set_directory(trial, directory)
+
+    def refuse_links(self, trials: Collection[Any]) -> None:
+        """Raise ConfigError if a trial that goes on would write outside of the experiment."""
+        root = Path(self._run.root)
+        names = (ray_records.directory_of(t) for t in trials if not t.is_finished())
+        for path in (root / name for name in names if name):
+            if path.is_symlink() and not is_below(path.resolve(), root.resolve()):
+                raise ConfigError(
+                    f"{path} is a link to {path.resolve()}, outside of {root}: a trial that goes "
+                    "on writes there; move that directory back, or the whole experiment, and "
+                    "restore"
+                )
 
     def record(self, trial: Any) -> Record:
         """What Ray's state says of a trial."""
