@@ -144,6 +144,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         """Take the experiment directory for this run: lease, checks, recovery. Once."""
         if self.run is None or self.run.closed or self.run.is_left:
             options, finish = self.spec.options, partial(self.connector.finish_earlier, self.spec)
+            self.connector.take_turn(self.spec)
             self.run = Run.open(
                 self.site(), self.on_existing, options.timeout_s, options.checkpoint_depth,
                 finish, self.ways_out, options.strict,

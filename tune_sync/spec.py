@@ -164,6 +164,9 @@ class Connector(Protocol):
     def storage_options(self, spec: Spec) -> dict[str, Any]:
         """What `SyncConfig.storage_options` says, for a home that is a bucket."""
 
+    def take_turn(self, spec: Spec) -> None:
+        """Let no other run of this name start in the same second. See `turns_to_start`."""
+
     def finish_earlier(self, spec: Spec) -> None:
         """Let the nodes send what an earlier run of the experiment has staged there."""
 

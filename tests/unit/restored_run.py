@@ -47,6 +47,9 @@ class Here:
     def unstored(self, spec: Spec, *, is_last: bool = True) -> dict[str, str]:
         return self.told
 
+    def take_turn(self, spec: Spec) -> None:
+        """Nobody else starts."""
+
     def finish_earlier(self, spec: Spec) -> None:
         pass
 

@@ -213,40 +213,6 @@ def test_the_heartbeat_rests_while_it_is_lost_and_goes_on_when_it_is_handed_back
     assert live_holder(tmp_path, clock) is not None
 
 
-def test_the_control_loop_hears_of_a_loss_and_asks_no_disk(
-    tmp_path: Path, clock: Clock, made: list[Lease], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lease_module, "HEARTBEAT_S", 0.01)
-    lease = mine(tmp_path, clock, made)
-    lease.acquire()
-    hangs, answers, here = threading.Event(), threading.Event(), threading.current_thread()
-
-    def look(file: Path) -> Holder | None:
-        assert threading.current_thread() is not here
-        hangs.set()
-        assert answers.wait(TIMEOUT_S)
-        return read_holder(file)
-
-    monkeypatch.setattr(lease_module, "read_holder", look)
-    assert hangs.wait(TIMEOUT_S)
-    lease.check_known()
-    held = read_holder(tmp_path / LEASE_KEY)
-    assert held is not None
-    leave(tmp_path, owner="another", heartbeat_s=2001.0)
-    answers.set()
-
-    def is_lost() -> bool:
-        try:
-            lease.check_known()
-        except LeaseLostError as error:
-            return "no longer owned by this run" in str(error)
-        return False
-
-    wait_for(is_lost)
-    leave(tmp_path, **asdict(held))  # as who only tidied hands it back
-    wait_for(lambda: not is_lost())
-
-
 def test_a_heartbeat_that_cannot_be_written_is_tried_again(
     tmp_path: Path, clock: Clock, made: list[Lease], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ from tune_sync.homes.shared.timed import TimedSharedHome
 from tune_sync.report import Report
 from tune_sync.spec import Address, Spec
 from tune_sync.storage_options import keep, kept
+from tune_sync.turns_to_start import take_turn
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
@@ -158,6 +159,10 @@ class RayConnector:
             found = _ask_for_options(spec, spec.address.agent_name)
             keep(spec.key, found)
         return found or {}
+
+    def take_turn(self, spec: Spec) -> None:
+        """See `Connector.take_turn`."""
+        take_turn(spec.experiment)
 
     def finish_earlier(self, spec: Spec) -> None:
         """See `Connector.finish_earlier`."""
