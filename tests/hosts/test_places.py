@@ -175,7 +175,6 @@ def test_a_stopped_driver_that_goes_on_after_its_run_was_taken_over_writes_nothi
     assert cluster.tree("head", f"~/ray_results/{name}") == before
 
 
-@pytest.mark.slow
 @pytest.mark.lowest_slow
 def test_many_readers_of_one_checkpoint_never_see_files_rewritten(cluster: Cluster) -> None:
     cluster.slow("w2", rate_mbit=800)  # so that a download takes a while
