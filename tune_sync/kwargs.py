@@ -22,7 +22,7 @@ def run_config_kwargs(
     sync_config: SyncConfig | None = None, *, storage_path: str | os.PathLike[str] | None = None,
     name: str | None = None, on_existing: str = "error", api: str = "tune",
 ) -> dict[str, Any]:  # fmt: skip
-    """Keyword arguments for those who cannot use `RunConfig`: `tune.run`, RLlib, Ray Train.
+    """Keyword arguments for those who cannot use `RunConfig`: `tune.run`, Ray Train.
 
     Args:
         sync_config: As for `RunConfig`.

@@ -99,19 +99,34 @@ class Publisher:
             self._recording[manifest.checkpoint] = manifest
         self._records.add(lambda: self._record(manifest))
 
-    def wait_for(self, checkpoint: str) -> None:
-        """Wait while a checkpoint of that name is being recorded or deleted."""
-        with self._names_changed:
-            self._names_changed.wait_for(
-                lambda: checkpoint not in self._retiring and checkpoint not in self._recording
-            )
+    def wait_for(self, checkpoint: str, timeout_s: float) -> None:
+        """Wait while a checkpoint of that name is being recorded or deleted.
 
-    def keep(self, checkpoint: str) -> None:
-        """`wait_for`, and take back a delete: the name is used again. Call it before `place`."""
+        Raises:
+            SyncTimeoutError: It took longer than `timeout_s`.
+        """
+        with self._names_changed:
+            is_free = self._names_changed.wait_for(
+                lambda: checkpoint not in self._retiring and checkpoint not in self._recording,
+                timeout_s,
+            )
+            if not is_free:
+                done = "deleted" if checkpoint in self._retiring else "published"
+                raise SyncTimeoutError(
+                    f"{checkpoint}: an earlier one of that name is still being {done} after "
+                    f"{timeout_s:.0f} s, and what was now reported is not stored; does "
+                    f"{self._where} answer? Restore the run once it does"
+                )
+
+    def keep(self, checkpoint: str, timeout_s: float) -> None:
+        """`wait_for`, and take back a delete: the name is used again. Call it before `place`.
+
+        Raises as `wait_for`.
+        """
         with self._names_changed:
             self._doomed.pop(checkpoint, None)
             self._due.pop(checkpoint, None)
-            self.wait_for(checkpoint)
+            self.wait_for(checkpoint, timeout_s)
             self._undone.pop(checkpoint, None)  # also of a delete that failed meanwhile
 
     def spare(self, checkpoint: str) -> bool:

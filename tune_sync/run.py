@@ -163,18 +163,18 @@ class Run:
         Raises:
             AskedTwiceError: It is the trial's latest, and was published from these attempts.
             ImmutableError: A checkpoint of that name is published.
+            SyncTimeoutError: One is still being recorded or deleted, after `sync_timeout`.
         """
         if attempts and self._published_early.issuperset(attempts):
             self._published_early.difference_update(attempts)
             return ()
         self._let_go.discard(checkpoint)
-        trial = layout.parent(checkpoint)
-        latest, published_from = self._latest.get(trial, ("", frozenset()))
+        latest, published_from = self._latest.get(layout.parent(checkpoint), ("", frozenset()))
         if latest == checkpoint and published_from.issuperset(attempts):
             raise AskedTwiceError(f"{checkpoint} is published already; it counts once")
         is_on_nodes = are_on_nodes(attempts)
         if not is_on_nodes:
-            self.publisher.wait_for(checkpoint)
+            self.publisher.wait_for(checkpoint, self._timeout_s)
         if self._is_published(checkpoint, is_on_nodes):
             raise ImmutableError(
                 f"{checkpoint} is published and never changes; what was now reported under that "
@@ -185,7 +185,7 @@ class Run:
             self.behind.accept(checkpoint, strict, attempts, metrics)
             self.note_latest(checkpoint, attempts)
             return ()
-        self.publisher.keep(checkpoint)
+        self.publisher.keep(checkpoint, self._timeout_s)
         placed = self.home.committer.place(
             checkpoint, strict=strict, attempts=attempts, metrics=metrics
         )

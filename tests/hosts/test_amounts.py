@@ -31,7 +31,7 @@ LOOKS_COUNT = 20  # or it was not looked in the middle of anything
 BIG = [["big.bin", 1230 * MIB, 1]]
 SEVERAL = [["part{}.bin", 160 * MIB, 8]]
 # Whatever else the machine does. File by file it would take longer.
-NOT_MINUTES_S = 60
+LONGEST_S = 30
 SMALL = [["d/f{}.bin", 4096, 10_000]]
 
 
@@ -105,10 +105,10 @@ def test_ten_thousand_small_files_travel_in_few_messages(cluster: Cluster) -> No
         assert told["file_count"] == 10_000
         assert told["sent_bytes"] == 10_000 * 4096
         assert told["sent_count"] <= 200
-        assert told["window_s"][1] - told["window_s"][0] <= NOT_MINUTES_S
+        assert told["window_s"][1] - told["window_s"][0] <= LONGEST_S
     back = found["reports"][1]["back"]
     assert back["equal"]
-    assert back["window_s"][1] - back["window_s"][0] <= NOT_MINUTES_S
+    assert back["window_s"][1] - back["window_s"][0] <= LONGEST_S
 
 
 @pytest.mark.slow

@@ -16,6 +16,11 @@ from examples.demo_parts.waiting import QUIET_S
 from tests.meta.repo import ROOT
 
 SAID_AT = re.compile(r"^ *(\d+\.\d) s  ", re.MULTILINE)
+# A line of the tree: a trial's directory, and its checkpoints.
+TRIAL = re.compile(
+    r"^ *\d+\.\d s    (trial_\S+)/  (checkpoint_\d{6}) … (\d\d), \d+ files  \((\S+) MB\)$",
+    re.MULTILINE,
+)
 RESUMES = re.compile(r"trial (\d) resumes on (w\d) at epoch (\d+) from checkpoint_(\d{6})")
 
 
@@ -43,10 +48,23 @@ def check(output: str, cwd: Path) -> None:
     for _, host, epoch, checkpoint in resumes:
         assert host != killed[1]
         assert int(epoch) == int(checkpoint) + 2  # epoch 1 is checkpoint 0
-    assert re.search(r"complete: \d+ checkpoints", output)
+    complete = re.search(r"complete: (\d+) checkpoints", output)
+    assert complete, output
+    check_tree(output, cwd / "demo_results" / NAME, int(complete[1]))
     assert f"restored {TRIAL_COUNT} trials with ray.tune.Tuner.restore" in output
     assert "DONE" in output
-    assert len(list((cwd / "demo_results" / NAME).glob("trial_*"))) == TRIAL_COUNT
+
+
+def check_tree(output: str, copy: Path, checkpoint_count: int) -> None:
+    """What is shown of the driver's disk is what is on it."""
+    trials = {path.name: sorted(path.glob("checkpoint_*")) for path in copy.glob("trial_*")}
+    assert len(trials) == TRIAL_COUNT
+    assert sum(map(len, trials.values())) == checkpoint_count > TRIAL_COUNT
+    assert f"~/ray_results/{NAME}/" in output
+    shown = {trial: span for trial, *span, _ in TRIAL.findall(output)}
+    assert shown == {trial: [kept[0].name, kept[-1].name[-2:]] for trial, kept in trials.items()}
+    assert all(float(size_mb) > 0 for *_, size_mb in TRIAL.findall(output))
+    assert re.search(r" s    \.tune_sync/  \(\d+\.\d\d MB\)$", output, re.MULTILINE)
 
 
 @pytest.mark.hosts

@@ -105,6 +105,7 @@ def test_syncers_of_old_are_told_what_to_give() -> None:
             SyncConfig(syncer=old)
 
 
+@pytest.mark.lowest
 def test_sync_config_in_rays_own_run_config_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no effect in ray.tune.RunConfig.*run_config_kwargs"):
         tune.RunConfig(sync_config=SyncConfig())
@@ -112,6 +113,7 @@ def test_sync_config_in_rays_own_run_config_is_refused() -> None:
         tune.Tuner(train_n, run_config=tune.RunConfig(sync_config=SyncConfig()))
 
 
+@pytest.mark.lowest
 def test_sync_config_in_tune_run_alone_is_refused_before_a_trial_starts(
     local_ray: None, tmp_path: Path
 ) -> None:

@@ -7,7 +7,6 @@ import signal
 import threading
 from pathlib import Path
 
-import pytest
 import ray
 from ray import tune
 
@@ -55,7 +54,6 @@ def crash_in_the_middle(is_held: threading.Event, may_go: threading.Event) -> in
     return pid
 
 
-@pytest.mark.slow
 def test_a_crash_of_the_client_costs_no_checkpoint_and_no_trial(
     own_server: S3Server, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from tune_sync import restore_kwargs
 
 REPOSITORY = Path(__file__).parents[2]
 STEPS_COUNT = 4
-ENGINES = ("obstore", *(pytest.param(n, marks=pytest.mark.slow) for n in ("pyarrow", "fsspec")))
+ENGINES = ("obstore", "pyarrow", "fsspec")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -308,7 +308,7 @@ def test_a_bucket_that_does_not_answer_holds_up_strict_for_a_moment_and_is_asked
     manifest = committer.place(C0, attempts=parts, strict=True).manifest
     answers.set()
     publisher.record_later(manifest)
-    publisher.wait_for(C0)
+    publisher.wait_for(C0, TIMEOUT_S)
     assert [*publisher.refused()] == [C0]
     assert publisher.close(TIMEOUT_S)
 

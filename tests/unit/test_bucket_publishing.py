@@ -57,7 +57,7 @@ def test_a_checkpoint_that_takes_long_holds_up_no_other_and_is_not_lost_by_a_kil
         committer.seal(checkpoint, Seal(attempt, 0, 1.0, ()))
     for checkpoint, attempt in attempts.items():
         publisher.record_later(committer.place(checkpoint, attempts=[attempt]).manifest)
-    publisher.wait_for(c1)
+    publisher.wait_for(c1, TIMEOUT_S)
     assert committer.recorded() == [c1]
     after_kill = MemoryBucket()
     after_kill.objects.update(bucket.objects)

@@ -156,7 +156,7 @@ def test_a_name_that_is_used_again_is_not_deleted(committer: Committer, publish:
     committer.record(placed(committer, {"a": b"1"}))
     publisher.retire_later(CHECKPOINT)
     publisher.state_written()
-    publisher.keep(CHECKPOINT)
+    publisher.keep(CHECKPOINT, TIMEOUT_S)
     publisher.record_later(placed(committer, {"a": b"2"}))
     for _ in range(3):
         publisher.state_written()
@@ -176,7 +176,7 @@ def test_a_delete_that_is_queued_does_not_hit_the_next_of_that_name(
     publisher.retire_later(CHECKPOINT)
     publisher.state_written()
     publisher.state_written()
-    publisher.keep(CHECKPOINT)
+    publisher.keep(CHECKPOINT, TIMEOUT_S)
     publisher.record_later(placed(committer, {"a": b"2"}))
     committer.go_on.set()
     publisher.flush(TIMEOUT_S)
@@ -192,7 +192,7 @@ def test_a_name_being_deleted_is_used_again_only_afterwards(tmp_path: Path, publ
     publisher.state_written()
     publisher.state_written()
     assert committer.entered.wait(TIMEOUT_S)
-    kept = threading.Thread(target=publisher.keep, args=(CHECKPOINT,))
+    kept = threading.Thread(target=publisher.keep, args=(CHECKPOINT, TIMEOUT_S))
     kept.start()
     kept.join(0.1)
     assert kept.is_alive(), "the delete is under way"
@@ -201,6 +201,25 @@ def test_a_name_being_deleted_is_used_again_only_afterwards(tmp_path: Path, publ
     publisher.record_later(placed(committer, {"a": b"2"}))
     publisher.flush(TIMEOUT_S)
     assert committer.store.read(f"{CHECKPOINT}/a") == b"2"
+
+
+@pytest.mark.parametrize("done", ["published", "deleted"])
+def test_a_name_whose_disk_hangs_is_not_waited_for_for_ever(
+    tmp_path: Path, publish: Make, done: str
+) -> None:
+    committer = Stopped(tmp_path)
+    publisher = publish(committer)
+    if done == "published":
+        publisher.record_later(placed(committer, {"a": b"1"}))
+    else:
+        publisher.retire_now(CHECKPOINT)
+    assert committer.entered.wait(TIMEOUT_S)
+    for wait in (publisher.wait_for, publisher.keep):
+        says = rf"{CHECKPOINT}: .* is still being {done} after .* does s3://bucket/exp answer"
+        with pytest.raises(SyncTimeoutError, match=says):
+            wait(CHECKPOINT, 0.05)
+    committer.go_on.set()
+    publisher.wait_for(CHECKPOINT, TIMEOUT_S)
 
 
 def test_a_checkpoint_that_was_deleted_need_not_be_recorded_any_more(
@@ -301,7 +320,7 @@ def test_a_delete_that_fails_while_its_name_is_taken_again_does_not_hit_the_new_
     publisher.retire_now(CHECKPOINT)
     assert entered.wait(TIMEOUT_S)
     threading.Timer(0.1, goes_on.set).start()
-    publisher.keep(CHECKPOINT)
+    publisher.keep(CHECKPOINT, TIMEOUT_S)
     committer.retire = retire  # type: ignore[method-assign]
     publisher.record_later(placed(committer, {"a": b"2"}))
     publisher.flush(TIMEOUT_S)

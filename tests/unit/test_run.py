@@ -22,6 +22,7 @@ from tune_sync.errors import (
     NotStoredError,
     RanksDisagreeError,
     StoreFullError,
+    SyncTimeoutError,
 )
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.lease import Holder, read_holder
@@ -290,6 +291,23 @@ def test_a_refused_publish_does_not_take_back_a_delete(root: Path, runs: list[Ru
     run.publisher.state_written()
     run.flush(TIMEOUT_S)
     assert run.home.info(CHECKPOINT) is None
+
+
+def test_a_name_that_is_being_deleted_is_waited_for_as_long_as_the_settings_say(
+    root: Path, runs: list[Run]
+) -> None:
+    runs.append(run := Run.open(root, "error", 0.05, 1))
+    run.publisher.record_later(placed(run.home.committer, {"a": b"1"}))
+    run.publisher.settle(TIMEOUT_S)
+    goes_on = threading.Event()
+    run.home.committer.retire = lambda checkpoint: goes_on.wait(TIMEOUT_S)  # type: ignore[method-assign]
+    run.publisher.retire_now(CHECKPOINT)
+    while not run.publisher.is_retiring(CHECKPOINT):
+        time.sleep(0.01)
+    again = sealed(run.home.committer, {"a": b"2"})
+    with pytest.raises(SyncTimeoutError, match="still being deleted"):
+        run.publish(CHECKPOINT, False, [again])
+    goes_on.set()
 
 
 def test_cleanup_keeps_off_live_runs_and_names_what_is_missing(root: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
+import ray.cloudpickle
 import ray.tune
 
 from tune_sync.checkpoint import Checkpoint
@@ -40,6 +41,23 @@ def test_a_checkpoint_of_a_directory_takes_metadata(tmp_path: Path) -> None:
     target = pafs.LocalFileSystem()
     pafs.copy_files(checkpoint.path, str(tmp_path / "there"), checkpoint.filesystem, target)
     assert ray.tune.Checkpoint(str(tmp_path / "there")).get_metadata() == {"epoch": 1, "of": "a"}
+
+
+def test_two_copies_of_one_checkpoint_are_read_into_directories_of_their_own(
+    tmp_path: Path,
+) -> None:
+    """Two processes of a node that read at once: none removes what the other still reads."""
+    (tmp_path / "stored").mkdir()
+    (tmp_path / "stored/model").write_bytes(b"bytes")
+    filesystem = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())  # Ray copies from it
+    pickled = ray.cloudpickle.dumps(Checkpoint("stored", filesystem=filesystem))
+    one, two = (ray.cloudpickle.loads(pickled) for _ in range(2))
+    with one.as_directory() as first:
+        with two.as_directory() as second:
+            assert second != first
+            Path(second, "model").unlink()
+        assert Path(first, "model").read_bytes() == b"bytes"
+        assert not Path(second).exists()
 
 
 def test_nothing_else_than_metadata_is_written(tmp_path: Path) -> None:

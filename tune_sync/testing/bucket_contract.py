@@ -149,8 +149,9 @@ class BucketContract:
         assert [o.key for o in two.list("d")] == ["d/5"]
         one.put("d/7", b"x")
         one.delete(["d/5"])
-        assert [o.key for o in two.list("d")] == ["d/7"]
+        # Asked first: each listing is a newer one, which a library may go by.
         assert two.info("d/5") is None and two.info("d/7") is not None
+        assert [o.key for o in two.list("d")] == ["d/7"]
         assert [o.key for o in two.list_dir("d")[0]] == ["d/7"]
 
     def test_odd_names_stay_as_they_are_and_distinct(self, tmp_path: Path) -> None:
