@@ -134,6 +134,12 @@ _KINDS = (
         "libjvm|libhdfs",
         ConfigError, "hdfs:// needs Java and Hadoop on each node: set JAVA_HOME and HADOOP_HOME",
     ),
+    _kind(  # of botocore and pyarrow, before a request
+        "InvalidRegionError|^ValueError: Invalid endpoint|Invalid DNS Label|A region must be set",
+        ConfigError,
+        "this library takes no such name of a host or region: correct storage_options "
+        "endpoint_url and region, or AWS_ENDPOINT_URL and AWS_REGION",
+    ),
     _IN_PROGRESS,
     _ENDED_UPLOAD,
     _ARCHIVED,
