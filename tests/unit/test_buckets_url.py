@@ -135,6 +135,8 @@ def test_a_variable_is_not_taken_for_a_name(text: str) -> None:
     SyncConfig(upload_dir="s3://b/a$/x")
     url = "s3://b/%24USER"
     assert resolve_destination(SyncConfig(upload_dir=url).upload_dir, None).path == "b/$USER"
+    assert str(parse_bucket_url(url)) == url
+    assert restore_kwargs(f"{url}/exp")["path"] == "b/$USER/exp"
 
 
 def test_the_account_of_azure_is_told_where_it_belongs() -> None:
