@@ -19,6 +19,7 @@ _HOST_AND_PATH = re.compile(r"[\w.\-@]{2,}:(?!//)")
 # As in RFC 8089: file:///x, file:/x and file://localhost/x are one. To fsspec local:// is the same.
 _FILE_URL = re.compile(r"file:/|local://")
 _OF_THIS_HOST = re.compile(r"(?:file|local)://(?:(?i:localhost)(?=/))?(?=[/~$])|file:(?=/[^/])")
+_VARIABLE = re.compile(r"\$(\w+|\{\w+\})")
 _NOT_EXPANDED = re.compile(r"\$(\w+|\{\w+\})|^~[^/]*")
 
 
@@ -48,16 +49,18 @@ def check_upload_dir(place: Any) -> bool:
     if is_bucket_url(os.fspath(place)):
         try:
             check_scheme(parse_bucket_url(os.fspath(place)).scheme)
+            _refuse_variable(os.fspath(place))
         except ConfigError as error:
             raise ConfigError(f"SyncConfig(upload_dir=...): {error}") from error
         return True
     shown = redacted(place)
     if is_file_url(os.fspath(place)):
         try:
-            _path_in_file_url(os.fspath(place))
+            _refuse_controls(path_of_url(_path_in_file_url(os.fspath(place))))
         except ConfigError as error:
             raise ConfigError(f"SyncConfig(upload_dir=...): {error}") from error
         return False
+    _refuse_controls(os.fspath(place), "SyncConfig(upload_dir=...): ")
     if url := meant_url(os.fspath(place)):
         raise ConfigError(f"SyncConfig(upload_dir={shown!r}): is {redacted(url)} meant?")
     if _HOST_AND_PATH.match(os.fspath(place)):
@@ -66,6 +69,22 @@ def check_upload_dir(place: Any) -> bool:
             "your own reaches it, give that: syncer=CommandSyncer(...)"
         )
     return False
+
+
+def _refuse_variable(url: str) -> None:
+    """Nobody puts its value in: of a bucket it would be the name."""
+    if found := _VARIABLE.search(url):
+        raise ConfigError(
+            f"{redacted(url)!r}: {found[0]} stays as it is in the URL of a bucket; give its value "
+            "(os.path.expandvars), or write %24 for a $ that a name has"
+        )
+
+
+def _refuse_controls(path: str, given: str = "") -> None:
+    if any(ord(c) < 32 or ord(c) == 127 for c in path):
+        raise ConfigError(
+            f"{given}{redacted(path)!r} has a newline, or a sign that cannot be seen; leave it out"
+        )
 
 
 def refuse_bare_path(place: Any) -> None:

@@ -94,8 +94,14 @@ MAPPED = [
      StoreUnreachableError),
     *((GenericError(by_obstore("PUT", f"{status} <unknown status code>", code, "no")),
        StoreUnreachableError) for status in (509, 520, 522, 524, 530) for code in ("", "X")),
-    (GenericError(by_obstore("PUT", "507 Insufficient Storage")), StoreUnreachableError),
-    (GenericError(by_obstore("PUT", "507 Insufficient Storage", "X", "no")), StoreUnreachableError),
+    (GenericError(by_obstore("PUT", "507 Insufficient Storage")), StoreFullError),
+    (GenericError(by_obstore("PUT", "507 <unknown>", "XMinioStorageFull", "no")), StoreFullError),
+    (OSError(by_arrow("UNKNOWN (HTTP status 507)", "HeadObject")), StoreFullError),
+    (OSError(by_arrow("UNKNOWN", "PutObject", "ExceptionName: XMinioStorageFull")), StoreFullError),
+    (OSError(5, "An error occurred (XMinioStorageFull) when calling the PutObject operation: full"),
+     StoreFullError),
+    (OSError(5, "An error occurred (507) when calling the HeadObject operation: full"),
+     StoreFullError),
     (OSError(by_arrow("UNKNOWN (HTTP status 520)", "PutObject")), StoreUnreachableError),
     *((kind(by_obstore("PUT", "409 Conflict", code, "no")), StoreUnreachableError)
       for kind in (GenericError, AlreadyExistsError, PreconditionError)
@@ -154,6 +160,7 @@ def test_not_there_is_not_there_whatever_its_name_is(error: OSError) -> None:
         GenericError("Error performing GET http://h/bucket/403/connect/503: something new"),
         OSError("When reading key 'exp/timeout/NoSuchBucket': something new"),
         OSError("it has 520 bytes of 522"),
+        OSError("it has 507 bytes of 509"),
         OSError(5, "Input/output error", "/mnt/connect/403"),
     ],
 )
@@ -175,6 +182,28 @@ def test_an_error_in_a_library_keeps_its_class_and_says_where_it_came_up() -> No
     assert str(mapped).startswith(f"s3://b/exp: cannot list x: {error}; ")
     assert "another version" in str(mapped)
     assert as_store_error(mapped, "s3://b/exp: cannot list x") is mapped
+
+
+ARCHIVED = "The operation is not valid for the object's "
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PermissionDeniedError(
+            by_obstore("GET", "403 Forbidden", "InvalidObjectState", f"{ARCHIVED} storage class")
+        ),
+        OSError(by_arrow("[code 136]", "GetObject", f"{ARCHIVED}storage class")),
+        PermissionError(f"{ARCHIVED}access tier"),
+        AlreadyExistsError(by_obstore("GET", "409 Conflict", "BlobArchived", "not permitted")),
+    ],
+)
+def test_what_the_store_has_archived_is_told_and_not_laid_on_credentials(error: Exception) -> None:
+    mapped = as_store_error(error, "s3://b/exp: cannot read x")
+    assert type(mapped) is StoreDeniedError
+    assert "archived that object: restore it there first" in str(mapped)
+    assert "credentials" not in str(mapped)
+    assert not is_denied(error) and not is_transient(error)
 
 
 def test_our_own_errors_stay_what_they_are() -> None:

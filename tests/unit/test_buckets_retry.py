@@ -241,9 +241,9 @@ def test_a_refusal_says_that_there_are_no_credentials(monkeypatch: pytest.Monkey
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
 
-    def refusal(options: dict[str, str]) -> str:
+    def refusal(options: dict[str, str], error: Exception = DENIED) -> str:
         bucket = RetryBucket(
-            lambda: Scripted(DENIED, DENIED), "s3://b/x",
+            lambda: Scripted(error, error), "s3://b/x",
             missing=lambda: missing_credentials("s3", options),
         )  # fmt: skip
         with pytest.raises(StoreDeniedError) as failure:
@@ -252,6 +252,7 @@ def test_a_refusal_says_that_there_are_no_credentials(monkeypatch: pytest.Monkey
 
     assert "no credentials were found" in refusal({})
     assert "AWS_ACCESS_KEY_ID" in refusal({})
+    assert "no credentials" not in refusal({}, OSError("<Code>InvalidObjectState</Code>"))
     assert "no credentials were found" not in refusal({"key": "k"})
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
     assert "no credentials were found" not in refusal({})

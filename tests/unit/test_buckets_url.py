@@ -128,6 +128,17 @@ def test_a_blank_around_a_url_is_no_part_of_a_name(text: str) -> None:
     assert parse_bucket_url("s3://bucket/x%20").path == "bucket/x "
 
 
+@pytest.mark.parametrize("text", ["s3://$BUCKET/x", "s3://${BUCKET}/x", "gs://b/runs/$USER"])
+def test_a_variable_is_not_taken_for_a_name(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"\$\{?\w+\}? stays as it is.*give its value"):
+        SyncConfig(upload_dir=text)
+    SyncConfig(upload_dir="s3://b/a$/x")
+    url = "s3://b/%24USER"
+    assert resolve_destination(SyncConfig(upload_dir=url).upload_dir, None).path == "b/$USER"
+    assert str(parse_bucket_url(url)) == url
+    assert restore_kwargs(f"{url}/exp")["path"] == "b/$USER/exp"
+
+
 def test_the_account_of_azure_is_told_where_it_belongs() -> None:
     with pytest.raises(ConfigError, match=r"abfs://box/a/b.*account_name.*'?acc") as caught:
         parse_bucket_url("abfss://box@acc.dfs.core.windows.net/a/b")

@@ -15,6 +15,7 @@ from tune_sync.errors import ConfigError, StoreError, SyncTimeoutError
 
 PRINT = f"{sys.executable} -c 'import sys; print(sys.argv[1:]); sys.exit(3)'"
 GONE_WITHIN_S = 60.0
+LEFT_WITHIN_S = 30.0  # less than what is left would last
 
 # Starts a process of its own, says which one, and waits for ever itself.
 HANG = """sh -c 'sleep 100 & echo started $! >&2; sleep 100' sh {source} {target}"""
@@ -68,6 +69,31 @@ def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path)
         time.sleep(0.01)
     assert syncer.delete(str(tmp_path))
     syncer.wait()
+
+
+@pytest.mark.parametrize("end", ["exit 3", "kill -9 $$"])
+def test_what_a_command_leaves_behind_that_fails_is_killed(tmp_path: Path, end: str) -> None:
+    leaves = f"sleep 100 & echo started $!; {end}"
+    syncer = command(["sh", "-c", leaves, "sh", "{source}", "{target}"])
+    syncer.sync_up(str(tmp_path), "r")
+    with pytest.raises(StoreError) as failure:
+        syncer.wait()
+    started = re.search(r"started (\d+)", str(failure.value))
+    assert started is not None
+    start_s = time.monotonic()
+    while is_alive(started[1]):
+        assert time.monotonic() - start_s < LEFT_WITHIN_S
+        time.sleep(0.01)
+
+
+def test_a_script_that_does_not_say_what_runs_it_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "send"
+    script.write_text('cp -r "$1" "$2"\n')
+    script.chmod(0o755)
+    syncer = command(f"{script} {{source}} {{target}}")
+    syncer.sync_up(str(tmp_path), "r")
+    with pytest.raises(ConfigError, match=r"send' cannot be run on .*first line such as #!/bin/sh"):
+        syncer.wait_or_retry()
 
 
 def test_a_program_that_is_missing_is_named_with_the_host(tmp_path: Path) -> None:

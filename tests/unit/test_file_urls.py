@@ -75,3 +75,9 @@ def test_a_restore_by_the_url_of_a_run_finds_it_and_goes_on_there(tmp_path: Path
     restored = tune.Tuner.restore(f"{url}/e%2520%20f", trainable=print)
     run_config = restored._local_tuner._run_config
     assert (run_config.storage_path, run_config.name) == (f"{tmp_path}/a b%20c", "e%20 f")
+
+
+@pytest.mark.parametrize("place", ["file:///x/a%00b", "file:///x/a%0Ab", "/x/a\nb", "/x/a\0b"])
+def test_what_cannot_be_seen_is_no_part_of_a_path(place: str) -> None:
+    with pytest.raises(ConfigError, match=r"upload_dir=.*has a newline, or a sign that cannot be"):
+        SyncConfig(upload_dir=place)

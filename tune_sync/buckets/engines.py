@@ -23,14 +23,12 @@ from tune_sync.buckets.arrow_bucket import ArrowBucket
 from tune_sync.buckets.environment import aws_environment
 from tune_sync.buckets.fsspec_bucket import FsspecBucket
 from tune_sync.buckets.obstore_bucket import ObstoreBucket
+from tune_sync.buckets.options import check_s3, is_address, timeouts
 from tune_sync.buckets.schemes import IN_ONE_PROCESS, check_scheme, package_of
 from tune_sync.buckets.url import BucketUrl, redacted
 from tune_sync.buckets.xrootd_bucket import XrootdBucket
 from tune_sync.errors import ConfigError
 
-# pyarrow's own is 3 s, which a part of 16 MiB does not meet on a line below 40 Mbit/s.
-REQUEST_TIMEOUT_S = 300.0
-CONNECT_TIMEOUT_S = 10.0
 # A part of a stream is tried again at most so long.
 PART_RETRY_S = 120
 
@@ -61,6 +59,7 @@ def make_client(url: BucketUrl, options: Mapping[str, Any]) -> Client:
     engine = options.get("engine", ENGINES[0])
     if engine not in ENGINES:
         raise ConfigError(f"storage_options engine={engine!r}: known are {', '.join(ENGINES)}")
+    timeouts(options)
     if url.scheme == "s3":
         return _s3(url, options)
     if url.scheme in ("gs", "abfs") and _may_use_obstore(options):
@@ -80,7 +79,7 @@ def _xrootd(url: BucketUrl, options: Mapping[str, Any]) -> Client:
         )
     if not _is_installed("XRootD"):
         raise ConfigError(_no_library(url, f"pip install {package_of(url.scheme)}"))
-    return XrootdBucket(url.bucket, f"/{url.prefix}", _timeouts(options)[0])
+    return XrootdBucket(url.bucket, f"/{url.prefix}", timeouts(options)[0])
 
 
 def _s3(url: BucketUrl, options: Mapping[str, Any]) -> Client:
@@ -94,11 +93,17 @@ def _s3(url: BucketUrl, options: Mapping[str, Any]) -> Client:
     if wrong:
         raise ConfigError(f"storage_options {', '.join(wrong)} of {url}: strings are needed")
     _check_keys(url, options)
+    check_s3(options)
     endpoint_url = options.get("endpoint_url") or aws_environment().endpoint_url
     if endpoint_url and not re.match(r"https?://\S", str(endpoint_url)):
         raise ConfigError(
             f"the endpoint of {url} is {redacted(endpoint_url)!r}: it needs http:// or https://; "
             "correct storage_options endpoint_url, or AWS_ENDPOINT_URL"
+        )
+    if endpoint_url and not is_address(endpoint_url):
+        raise ConfigError(
+            f"the endpoint of {url} has no host, or a port that is no number: correct "
+            "storage_options endpoint_url, or AWS_ENDPOINT_URL"
         )
     parts = urlsplit(str(endpoint_url))
     if "@" in parts.netloc or parts.query:  # libraries repeat them in what they raise
@@ -159,18 +164,8 @@ def _may_use_obstore(options: Mapping[str, Any]) -> bool:
     return _obstore_pid == os.getpid()
 
 
-def _timeouts(options: Mapping[str, Any]) -> tuple[float, float]:
-    defaults = {"request_timeout_s": REQUEST_TIMEOUT_S, "connect_timeout_s": CONNECT_TIMEOUT_S}
-    try:
-        request_s, connect_s = (float(options.get(n, given)) for n, given in defaults.items())
-    except (TypeError, ValueError) as error:
-        names = " and ".join(defaults)
-        raise ConfigError(f"storage_options {names}: seconds are needed ({error})") from error
-    return request_s, connect_s
-
-
 def _obstore_settings(options: Mapping[str, Any], retries_count: int) -> dict[str, Any]:
-    request_s, connect_s = _timeouts(options)
+    request_s, connect_s = timeouts(options)
     return {
         "client_options": {
             "allow_http": True, "timeout": timedelta(seconds=request_s),
@@ -273,7 +268,7 @@ def _obstore_store(url: BucketUrl, options: Mapping[str, Any], retries_count: in
 
 def _arrow_s3(url: BucketUrl, options: Mapping[str, Any], retries_count: int) -> pafs.FileSystem:
     env = aws_environment()
-    request_s, connect_s = _timeouts(options)
+    request_s, connect_s = timeouts(options)
     wanted = {
         "endpoint_override": options.get("endpoint_url") or env.endpoint_url,
         "region": options.get("region") or env.region,
@@ -305,7 +300,7 @@ def _arrow_s3(url: BucketUrl, options: Mapping[str, Any], retries_count: int) ->
 
 def _s3fs_options(options: Mapping[str, Any]) -> dict[str, Any]:
     env = aws_environment()
-    request_s, connect_s = _timeouts(options)
+    request_s, connect_s = timeouts(options)
     region, endpoint_url = options.get("region") or env.region, env.endpoint_url
     given = {"endpoint_url": endpoint_url} if endpoint_url else {}
     given |= {name: v for name, v in options.items() if name not in ("region", "sign_payload")}

@@ -50,13 +50,34 @@ def aws_environment() -> AwsEnvironment:
     keys = _sections(keys_file)
     profile = {**_profile(config, name or "default"), **keys.get(name or "default", {})}
     has_profile = name or keys_file.is_file() or any(map(profile.get, _PROFILE_CREDENTIALS))
-    endpoints = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-    named = next(filter(None, map(env.get, endpoints)), None)
+    named = next(filter(None, map(env.get, _ENDPOINTS)), None)
     return AwsEnvironment(
         named or _endpoint_of(profile, config),
         env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or profile.get("region", ""),
         bool(has_profile) and not env.get("AWS_ACCESS_KEY_ID"),
     )
+
+
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+# Where the environment has what an option may give.
+_VARIABLES = {
+    "key": ("AWS_ACCESS_KEY_ID",), "secret": ("AWS_SECRET_ACCESS_KEY",),
+    "token": ("AWS_SESSION_TOKEN",), "endpoint_url": _ENDPOINTS,
+    "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+}  # fmt: skip
+
+
+def aws_settings(options: Mapping[str, Any]) -> dict[str, str]:
+    """The texts that count for S3, by the name of their option, or of their variable."""
+    found = {}
+    for option, variables in _VARIABLES.items():
+        is_given = options.get("key") or options.get("anon")  # the environment's are not taken
+        if options.get(option):
+            found[f"storage_options {option}"] = str(options[option])
+        elif not (is_given and option in ("key", "secret", "token")):
+            name = next(filter(os.environ.get, variables), "")
+            found |= {name: os.environ[name]} if name else {}
+    return found
 
 
 def _sections(path: Path) -> dict[str, dict[str, str]]:
@@ -108,7 +129,10 @@ def asked_server(scheme: str, options: Mapping[str, Any]) -> str:
     if scheme != "s3":
         return ""
     env = aws_environment()
-    endpoint_url = urlsplit(str(options.get("endpoint_url") or env.endpoint_url))
+    try:
+        endpoint_url = urlsplit(str(options.get("endpoint_url") or env.endpoint_url))
+    except ValueError:  # it is refused for that
+        return ""
     host = endpoint_url.netloc.rpartition("@")[2]  # a password may be before it
     where = f"{endpoint_url.scheme}://{host}" if host else "Amazon, as no endpoint is given"
     return f"{where}, region {options.get('region') or env.region or 'not given'}"

@@ -54,8 +54,16 @@ _DENIED = _kind(
     f"are wrong, which a store does not always say. {_RESTORED}",
 )
 _FULL = _kind(
-    "QuotaExceeded|InsufficientStorage|EntityQuota", StoreFullError, "make room, then retry"
-)
+    # 507 is that of WebDAV, which MinIO has taken over; an answer to a HEAD has nothing else.
+    r"QuotaExceeded|InsufficientStorage|StorageFull|EntityQuota|(?:status(?: code)?:? |\()507\b",
+    StoreFullError, "make room, then retry",
+)  # fmt: skip
+# A rule of the bucket has moved it to where nothing is read at once, as Glacier.
+_ARCHIVED = _kind(
+    "InvalidObjectState|operation is not valid for the object|BlobArchived", StoreDeniedError,
+    "the store has archived that object: restore it there first, and have no rule of the bucket "
+    "archive what an experiment needs",
+)  # fmt: skip
 # S3 says this while another request for the same key is under way, and not who comes first.
 _IN_PROGRESS = _kind(
     "ConditionalRequestConflict|OperationAborted", StoreUnreachableError,
@@ -64,7 +72,7 @@ _IN_PROGRESS = _kind(
 _UNREACHABLE = _kind(
     r"timed? ?-?out|TIMEOUT|deadline|\b50[0234]\b|InternalError|INTERNAL_FAILURE|"
     # Of what is in front of a store, as Cloudflare; not without a word beside: they may be sizes.
-    r"(?:status(?: code)?:? |\(|error )(?:50[79]|52[0-7]|530)\b|"
+    r"(?:status(?: code)?:? |\(|error )(?:509|52[0-7]|530)\b|"
     r"ServiceUnavailable|SERVICE_UNAVAILABLE|NETWORK_CONNECTION|connection|connect|"
     r"error sending request|error decoding response|body error|incomplete|broken pipe|"
     r"reset by peer|"
@@ -126,8 +134,15 @@ _KINDS = (
         "libjvm|libhdfs",
         ConfigError, "hdfs:// needs Java and Hadoop on each node: set JAVA_HOME and HADOOP_HOME",
     ),
+    _kind(  # of botocore and pyarrow, before a request
+        "InvalidRegionError|^ValueError: Invalid endpoint|Invalid DNS Label|A region must be set",
+        ConfigError,
+        "this library takes no such name of a host or region: correct storage_options "
+        "endpoint_url and region, or AWS_ENDPOINT_URL and AWS_REGION",
+    ),
     _IN_PROGRESS,
     _ENDED_UPLOAD,
+    _ARCHIVED,
     _FULL,  # some stores say it as "403 Forbidden", too
     _kind(
         "InvalidPart|EntityTooLarge|EntityTooSmall", OSError,
@@ -225,7 +240,7 @@ def is_denied(error: BaseException) -> bool:
     if isinstance(error, (FixCallError, StoreError)):
         return isinstance(error, StoreDeniedError)
     kind = _find(error)
-    return kind is not None and kind.error is StoreDeniedError
+    return kind is not None and kind.error is StoreDeniedError and kind is not _ARCHIVED
 
 
 def is_ended_upload(error: BaseException) -> bool:
@@ -271,9 +286,8 @@ def _find(error: BaseException) -> _Kind | None:
     signature = _signature(error)
     if type(error).__name__ in _CONFLICT_NAMES:
         # An object that is not there is one, too, but nothing else that is missing.
-        known = next(
-            (k for k in (_IN_PROGRESS, _MISSING_BUCKET) if k.words.search(signature)), None
-        )
+        others = (_IN_PROGRESS, _ARCHIVED, _MISSING_BUCKET)
+        known = next((k for k in others if k.words.search(signature)), None)
         return known or (_NO_STORE if _HTML.search(signature) else _CONFLICT)
     if type(error).__name__ == "UnknownConfigurationKeyError":
         return _OPTION

@@ -291,7 +291,7 @@ class RetryBucket:
         if mapped is error:  # "from" would make it its own cause: an endless chain
             raise error
         if isinstance(mapped, (StoreDeniedError, StoreUnreachableError)):
-            more = self._missing() if isinstance(mapped, StoreDeniedError) else ""
+            more = self._missing() if is_denied(error) else ""
             unheard = OF_THIS_NODE if asker and not self._has_answered else ""
             mapped = type(mapped)("; ".join(filter(None, [str(mapped), more, unheard])))
         raise mapped from error

@@ -25,7 +25,7 @@ _XROOTD = "root"
 _WITH_BUCKET = ("s3", "gs", "abfs", _XROOTD)
 
 # What Ray and pyarrow read in a URL as it is; the rest is written as %20 and the like.
-_PLAIN = "/-_.~=:@+&,;!$'()*"
+_PLAIN = "/-_.~=:@+&,;!'()*"
 _START = re.compile(r"[A-Za-z][\w+.-]*:?//?")
 _NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -43,7 +44,7 @@ class CommandSyncer(BackgroundSyncer):
         download: The other way round.
         delete: With `{target}`, the remote directory that has to go.
         sync_period: See `Syncer`.
-        sync_timeout: Seconds after which a command is killed, with all processes that it started.
+        sync_timeout: Seconds after which a command is killed, with all processes of its group.
 
     Raises:
         ConfigError: A command cannot work.
@@ -114,28 +115,35 @@ def _arguments(name: str, command: str | Sequence[str], needed: Sequence[str]) -
 
 
 def _run(argv: Sequence[str], output: IO[bytes], timeout_s: float) -> int:
-    """Run a command in a process group of its own; kill all of it when time is up."""
+    """Run a command in a process group of its own; kill what is left of that if it fails."""
     try:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
-    except (FileNotFoundError, PermissionError) as error:
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC):
+            raise
+        way_out = "install it there, where the driver runs, or correct the command"
+        if error.errno == errno.ENOEXEC:
+            way_out = "a script needs a first line such as #!/bin/sh, and a program this machine"
         raise ConfigError(
             f"the program {argv[0]!r} cannot be run on {socket.gethostname()} "
-            f"({error.strerror}): install it there, where the driver runs, or correct the command"
+            f"({error.strerror}): {way_out}"
         ) from error
+    code: int | None = None
     try:
-        return process.wait(timeout_s)
+        code = process.wait(timeout_s)
     except subprocess.TimeoutExpired as error:
         raise SyncTimeoutError(
             f"{shlex.join(argv)} was not over after {timeout_s:.0f} s (sync_timeout) and was "
             f"killed: {_last_lines(output)}"
         ) from error
     finally:
-        if process.poll() is None:
+        if code != 0:  # else what it has left would write beside the next try
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+    return code
 
 
 def _last_lines(output: IO[bytes]) -> str:
