@@ -127,7 +127,7 @@ class LeavesAside(BucketCommitter):
 class DropsAllStaged(BucketCommitter):
     """Recovery takes all that is staged for rubbish, also what is published."""
 
-    def _sweep_published(self, checkpoint: str, staged: Staged) -> bool:
+    def _sweep_published(self, checkpoint: str, staged: Staged, recorded: Collection[str]) -> bool:
         self.bucket.delete([layout.manifest_key(checkpoint)])
         self._drop(checkpoint)
         return True

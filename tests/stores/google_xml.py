@@ -48,7 +48,14 @@ class GoogleXmlHandler(Handler):
         status, found, body = self.fetch(self.command, self.path, b"", own)
         # Listings have e-tags without quotes.
         plain = [(k, v.strip('"') if k.lower() == "etag" else v) for k, v in found]
-        return status, plain, body
+        return self.coded(status, plain, body)
+
+    def coded(self, status: int, headers: list[tuple[str, str]], body: bytes) -> Answer:
+        """With a code in what tells that something is not there, which that server leaves out."""
+        _, key = names(urlsplit(self.path).path)
+        if status != 404 or self.command == "HEAD" or not key:
+            return status, headers, body
+        return 404, [], ABSENT
 
     def insert(self, path: str, body: bytes) -> Answer:
         with self.changing:
@@ -91,7 +98,7 @@ class GoogleXmlHandler(Handler):
         bucket, key = names(path)
         there = f"/storage/v1/b/{bucket}/o/{quote(key, safe='')}"
         status, headers, body = self.fetch("DELETE", there)
-        return (204, [], b"") if status == 200 else (status, headers, body)
+        return (204, [], b"") if status == 200 else self.coded(status, headers, body)
 
 
 def names(path: str) -> tuple[str, str]:
@@ -100,6 +107,7 @@ def names(path: str) -> tuple[str, str]:
     return bucket, unquote(key)
 
 
+ABSENT = b"<Error><Code>NoSuchKey</Code><Message>It does not exist.</Message></Error>"
 WANTED = ("etag", "x-goog-generation")
 
 

@@ -16,26 +16,33 @@ from tune_sync.buckets.opening import open_bucket
 from tune_sync.buckets.retry import Retry, RetryBucket
 from tune_sync.buckets.url import parse_bucket_url
 from tune_sync.errors import ConfigError, StoreUnreachableError
+from tune_sync.homes.bucket.listings import is_there
 from tune_sync.testing.memory_bucket import MemoryBucket
 
 PAGE = b"<html><body>Sign in</body></html>"
 OF_STORE = {"ETag": '"e"', "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
+SAID: dict[str, tuple[int, bytes, dict[str, str]]] = {
+    "store": (200, b"of the store", OF_STORE),
+    "page": (200, PAGE, {}),
+    "moved": (302, b"", {"Location": "/login"}),
+    "empty": (200, b"", {}),
+    "text": (404, b"404 page not found\n", {}),
+    "absent without a body": (404, b"", {}),
+    "absent in a word": (404, b"Not Found", {}),
+    "absent in JSON": (404, b'{"message": "no Route matched with those values"}', {}),
+    "absent": (404, b"<Error><Code>NoSuchKey</Code></Error>", {}),
+}
+WITHOUT_A_CODE = [says for says in SAID if says.startswith("absent ")]
 
 
 class Web(http.server.BaseHTTPRequestHandler):
-    """A store, or what is in between: "page", "moved", "empty" or "text" in place of an object."""
+    """A store, or what is in between: one of `SAID` in place of an object."""
 
     says = "store"
 
     def do_GET(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        status, body, headers = {
-            "store": (200, b"of the store", OF_STORE),
-            "page": (200, PAGE, {}),
-            "moved": (302, b"", {"Location": "/login"}),
-            "empty": (200, b"", {}),
-            "text": (404, b"404 page not found\n", {}),
-        }["page" if self.path == "/login" else self.says]  # fmt: skip
+        status, body, headers = SAID["page" if self.path == "/login" else self.says]
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
@@ -86,7 +93,7 @@ def test_each_verb_says_that_it_was_no_store(says: str, web: tuple[type[Web], st
             ask()
 
 
-@pytest.mark.parametrize("says", ["page", "moved", "empty", "text"])
+@pytest.mark.parametrize("says", ["page", "moved", "empty", "text", *WITHOUT_A_CODE])
 def test_it_is_waited_for_where_the_store_has_answered_before(
     says: str, web: tuple[type[Web], str]
 ) -> None:
@@ -98,7 +105,14 @@ def test_it_is_waited_for_where_the_store_has_answered_before(
     bucket = opened(url, 3)
     assert bucket.get("x") == b"of the store"
     handler.says = says
-    asks: Any = (lambda: bucket.get("x"), lambda: bucket.put("x", b"1"))
+    asks: Any = (
+        lambda: bucket.get("x"),
+        lambda: bucket.get("x", 2, 3),
+        lambda: bucket.put("x", b"1"),
+        lambda: bucket.put("x", b"1", create_only=True),
+        lambda: bucket.put("x", b"1", if_match='"e"'),
+        lambda: bucket.put_stream("x", iter([b"1"])),
+    )
     for ask in asks:
         with pytest.raises(StoreUnreachableError, match="something in between"):
             ask()
@@ -117,9 +131,27 @@ def test_it_is_waited_for_where_the_store_has_answered_before(
     assert len(pauses) == 1
 
 
-def test_a_delete_of_what_is_there_is_not_done_by_a_404(web: tuple[type[Web], str]) -> None:
+@pytest.mark.parametrize("says", WITHOUT_A_CODE)
+def test_who_looks_is_told_that_an_object_is_absent_by_a_store_alone(
+    says: str, web: tuple[type[Web], str]
+) -> None:
+    """An answer to a HEAD has no body: what was not found is read."""
     handler, url = web
-    handler.says = "text"
+    bucket = opened(url)
+    handler.says = "absent"
+    assert bucket.info("x") is None and not is_there(bucket, "x")
+    handler.says = says
+    assert bucket.info("x") is None
+    with pytest.raises(ConfigError, match="is the endpoint right"):
+        is_there(bucket, "x")
+
+
+@pytest.mark.parametrize("says", ["text", *WITHOUT_A_CODE])
+def test_a_delete_of_what_is_there_is_not_done_by_a_404(
+    says: str, web: tuple[type[Web], str]
+) -> None:
+    handler, url = web
+    handler.says = says
     with pytest.raises(ConfigError):
         opened(url).delete(["x"])
 

@@ -187,11 +187,12 @@ _CONFLICT_NAMES = ("AlreadyExistsError", "PreconditionError")
 _CODE = re.compile(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", re.DOTALL)
 _HTML = re.compile("<html|<!doctype", re.IGNORECASE)
 _STATUS = re.compile(r"status code: (\d+[A-Za-z ]*)")
-# What follows the status of an answer of an ingress or a proxy. A store may say "Not Found" alone.
-_BODY = re.compile(
-    "404 Not Found: .*(page not found|default backend|no (healthy|available) |cannot get )",
-    re.DOTALL | re.IGNORECASE,
-)
+# As obstore prints that something is not there. Stores give a code, but to a HEAD, which has no
+# body; what is in front of one, as a gateway, may have none, and any body.
+_NO_CODE = re.compile(
+    r"Error performing (?!HEAD )[A-Z]+ http\S+ in .*Server returned non-2xx status code: "
+    "404 Not Found: (?!.*<Code>)", re.DOTALL,
+)  # fmt: skip
 _OF_SERVERS = (ConfigError, StoreDeniedError, StoreUnreachableError)
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -288,7 +289,7 @@ def _find(error: BaseException) -> _Kind | None:
         # An object that is not there is one, too, but nothing else that is missing.
         others = (_IN_PROGRESS, _ARCHIVED, _MISSING_BUCKET)
         known = next((k for k in others if k.words.search(signature)), None)
-        return known or (_NO_STORE if _HTML.search(signature) else _CONFLICT)
+        return known or (_NO_STORE if _is_of_none(error) else _CONFLICT)
     if type(error).__name__ == "UnknownConfigurationKeyError":
         return _OPTION
     if isinstance(error, _ABSENT):
@@ -296,12 +297,16 @@ def _find(error: BaseException) -> _Kind | None:
             return _MISSING_BUCKET
         if _ENDED_UPLOAD.words.search(signature):
             return _ENDED_UPLOAD
-        is_page = _BODY.search(_own_words(error)) is not None
-        return _NO_STORE if is_page or _HTML.search(signature) else None
+        return _NO_STORE if _is_of_none(error) else None
     if isinstance(error, OSError) and error.errno in _FULL_ERRNOS:
         return _FULL
     named = next((kind for kind in _KINDS if kind.words.search(signature)), None)
     return named or _by_class(error)
+
+
+def _is_of_none(error: BaseException) -> bool:
+    """Whether its words are no store's: a page, or an absence without a code."""
+    return bool(_HTML.search(_signature(error)) or _NO_CODE.search(_own_words(error)))
 
 
 def _by_class(error: BaseException) -> _Kind | None:

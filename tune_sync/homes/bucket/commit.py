@@ -49,7 +49,7 @@ from tune_sync.homes.bucket.staging import (
     settle,
     settle_all,
 )
-from tune_sync.homes.recorded import Recovery
+from tune_sync.homes.recorded import Recovery, newest_of
 from tune_sync.manifest import (
     FORMAT_VERSION,
     FileEntry,
@@ -259,12 +259,13 @@ class BucketCommitter(BucketRecords):
         lacks: Callable[[str, Staged, str], bool] | None = None,
     ) -> Recovery:  # fmt: skip
         completed, dropped, kept = [], [], []
-        newest = self._newest()
+        recorded = set(self.recorded())
+        newest = newest_of(recorded)
         for checkpoint, staged in self._all_staged().items():
             self._fence()
             after = newest.get(layout.parent(checkpoint), "")
             self._unread.discard(checkpoint)
-            if self._sweep_published(checkpoint, staged):
+            if self._sweep_published(checkpoint, staged, recorded):
                 continue
             if lacks is not None and lacks(checkpoint, staged, after):
                 kept.append(checkpoint)
@@ -388,5 +389,5 @@ class BucketCommitter(BucketRecords):
         orders = [Order(manifest, strict, attempts) for attempts in tries]
         return any(tried(checkpoint, partial(self._publish, o, staged)) for o in orders)
 
-    def _sweep_published(self, checkpoint: str, staged: Staged) -> bool:
-        return sweep_published(self, checkpoint, staged.keys, self._fence)
+    def _sweep_published(self, checkpoint: str, staged: Staged, recorded: Collection[str]) -> bool:
+        return sweep_published(self, checkpoint, staged.keys, self._fence, recorded)

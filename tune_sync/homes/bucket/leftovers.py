@@ -7,14 +7,14 @@ checkpoint is touched, and its staging stays, which tells the next recovery to l
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tune_sync import layout
 from tune_sync.buckets.bucket import Bucket
 from tune_sync.errors import NOT_PUBLISHABLE, ConfigError, DamagedError, StoreError
 from tune_sync.homes.bucket.listings import check_unlisted
-from tune_sync.homes.bucket.records import READS_COUNT, BucketRecords
+from tune_sync.homes.bucket.records import READS_COUNT, BucketRecords, tell_listed
 from tune_sync.manifest import Manifest
 
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
@@ -54,8 +54,9 @@ def tried(checkpoint: str, act: Callable[[], None]) -> bool:
 
 
 def sweep_published(
-    records: BucketRecords, checkpoint: str, staged: Sequence[str], fence: Callable[[], None]
-) -> bool:
+    records: BucketRecords, checkpoint: str, staged: Sequence[str], fence: Callable[[], None],
+    recorded: Collection[str],
+) -> bool:  # fmt: skip
     """Remove what late writers left beside a published checkpoint, then its staging.
 
     Args:
@@ -63,6 +64,7 @@ def sweep_published(
         checkpoint: Its key.
         staged: Keys of all that is in its staging.
         fence: Raises if this run may no longer write.
+        recorded: What a listing showed to be published: one answer alone does not take that back.
 
     Returns:
         Whether it is published: else nothing is removed.
@@ -73,7 +75,9 @@ def sweep_published(
         _tell_damaged(checkpoint, error)
         return True
     if manifest is None:
-        return False
+        if checkpoint in recorded:
+            tell_listed(checkpoint)
+        return checkpoint in recorded
     named = {f"{checkpoint}/{file.path}" for file in manifest.files}
     found = records.bucket.list(checkpoint)
     fence()

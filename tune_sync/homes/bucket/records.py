@@ -35,7 +35,7 @@ from tune_sync.homes.bucket.staging import (
     order_from_json,
     part_from_json,
 )
-from tune_sync.homes.recorded import digest_in_steps, newest_of
+from tune_sync.homes.recorded import digest_in_steps
 from tune_sync.homes.tries import check_reported, lacks_parts, may_come, warn_of_parts, whole_tries
 from tune_sync.manifest import Manifest, manifest_of, unite
 
@@ -123,10 +123,6 @@ class BucketRecords:
             raise immutable(manifest.checkpoint)
         return True
 
-    def _newest(self) -> dict[str, str]:
-        """Trial directory -> the latest of its published checkpoints."""
-        return newest_of(self.recorded())
-
     def _staged(self, below: str) -> dict[str, Staged]:
         prefix = f"{layout.STAGING_DIR}/{below}".rstrip("/")
         return group(o.key for o in self.bucket.list(prefix))
@@ -189,11 +185,16 @@ class BucketRecords:
     def _keeps_unreadable(self, checkpoint: str, staged: Staged) -> bool:
         """Whether something of it cannot be read, or could not before; warns. See `homes.records`.
 
-        What is between here and the store may have answered in its place.
+        What is between here and the store may have answered in its place. So that it is published
+        is looked for in a listing, too, before it is dropped.
 
         Raises:
             StoreError: There is a seal, or an order to publish it, that was not listed.
         """
+        key = layout.manifest_key(checkpoint)
+        if any(found.key == key for found in self.bucket.list(layout.parent(key))):
+            tell_listed(checkpoint)
+            return True
         if staged.retired():
             return False
         intents = [] if staged.has_intent else [intent_key(checkpoint)]
@@ -303,6 +304,15 @@ class BucketRecords:
 
     def _digest(self, there: ObjectInfo) -> str:
         return digest_in_steps(partial(self.bucket.get, there.key), there.size_bytes)
+
+
+def tell_listed(checkpoint: str) -> None:
+    """Warn of what may be published: of a manifest one answer says that it is there, one not."""
+    logger.warning(
+        "the manifest of %s is listed, and was not there when it was read: nothing of it is "
+        "touched until the next restore or cleanup; look at what is between here and the store, as "
+        "a proxy", checkpoint,
+    )  # fmt: skip
 
 
 def _unlisted_seals(checkpoint: str, attempts: Iterable[str], staged: Staged) -> list[str]:
