@@ -39,6 +39,7 @@ TRAIN_RECORD_STORED = f"{INTERNAL_DIR}/train_record_stored.json"
 START_FILES = frozenset(("tuner.pkl", "trainable.pkl", MARKER))
 SEARCH_FILES = ("basic-variant-state-*.json", "search_gen_state-*.json", "searcher-state-*.pkl")
 STATE_FILES = ("experiment_state-*.json", *SEARCH_FILES, "callback-states-*.pkl")
+SEAL = "seal.json"  # in staging: what an attempt holds, once it is complete
 INTENT = "manifest.json"  # in staging: the manifest that is going to be
 
 # Of one name in a directory.
@@ -262,7 +263,7 @@ def reported_key(checkpoint: str) -> str:
 
 def seal_key(checkpoint: str, attempt: str) -> str:
     """Where the list of what an attempt holds is, once it is complete."""
-    return f"{attempt_key(checkpoint, attempt)}/seal.json"
+    return f"{attempt_key(checkpoint, attempt)}/{SEAL}"
 
 
 def intent_key(checkpoint: str, attempt: str) -> str:

@@ -69,7 +69,14 @@ class Dying:
 def test_an_agent_that_dies_again_and_again_is_named_with_what_to_do(
     local_ray: None, tmp_path: Path
 ) -> None:
-    spec = Spec("key", str(tmp_path), "exp", "1" * 32, None, Options(staging_dir=str(tmp_path)))
+    spec = Spec(
+        "key",
+        str(tmp_path),
+        "exp",
+        "1" * 32,
+        None,
+        Options(staging_dir=str(tmp_path), timeout_s=5.0),
+    )
     actor = ray.remote(num_cpus=0, max_restarts=-1)(Dying)
     dying = actor.options(name=agent_name(spec, node_id()), namespace=NAMESPACE).remote()
     asked = RayStagingAgent(spec, node_id(), staging_of(spec, node_id()), RayConnector())

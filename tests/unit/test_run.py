@@ -88,7 +88,13 @@ def test_an_earlier_experiment_is_refused_before_anything_is_written(
     assert before == {path: path.stat().st_mtime_ns for path in root.rglob("*")}
 
 
-@pytest.mark.parametrize("sign", [STATE, "trainer.pkl", f".tune_sync/manifests/{CHECKPOINT}.json"])
+SIGNS = [
+    STATE, "trainer.pkl", f".tune_sync/manifests/{CHECKPOINT}.json",
+    *(f"{STAGING_DIR}/{CHECKPOINT}/attempt/{mark}" for mark in ("seal.json", "manifest.json")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sign", SIGNS)
 def test_what_counts_as_an_experiment(root: Path, runs: list[Run], sign: str) -> None:
     (root / "some_other_file").mkdir(parents=True)
     assert not holds_experiment(root)

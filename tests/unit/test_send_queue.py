@@ -132,6 +132,33 @@ def test_what_another_node_has_sent_is_not_sent_once_more_without_a_driver() -> 
     assert (made.next(), made.is_idle) == (None, True)
 
 
+class Attempt(str):
+    """An id that counts how often one is compared with another."""
+
+    __hash__ = str.__hash__
+    compared_count = 0
+
+    def __eq__(self, other: object) -> bool:
+        Attempt.compared_count += 1
+        return str.__eq__(self, other)
+
+
+def test_what_is_told_of_thousands_is_not_searched_for_each_of_them() -> None:
+    ids = [Attempt(number) for number in range(200)]
+    made = SendQueue(1)
+    for number, attempt in enumerate(ids):
+        made.add(Item(f"t/checkpoint_{number:06d}", attempt, float(number), 1))
+    told = [Attempt(attempt) for attempt in ids]  # they come from another process
+    for orders in (Orders(wanted=told), Orders(dropped=told), Orders(published=told)):
+        Attempt.compared_count = 0
+        made.tell(orders)
+        made.news(orders, 0.0)
+        made.removable()
+        found = made.next()
+        made.put_back(found.attempt if found else "")
+        assert 0 < Attempt.compared_count < 20 * len(ids)
+
+
 ATTEMPTS = st.integers(0, 7)
 
 

@@ -58,6 +58,19 @@ def test_an_attempt_that_cannot_be_removed_keeps_no_news_of_others_back(
     assert first.attempt in sender.exchange(orders).held
 
 
+def test_an_attempt_of_which_it_cannot_be_noted_that_it_is_stored_is_sent_once(
+    tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
+) -> None:
+    home.is_up = False
+    sender = make(first_pause_s=0.01)
+    upload = report(staging(tmp_path, home, sender), FIRST)
+    in_the_way(tmp_path, f"{layout.attempt_key(FIRST, upload.attempt)}/stored.json")
+    home.is_up = True
+    until(sender, lambda n: upload.attempt in n.stored)
+    assert sender.status().stored_count == 1
+    assert len(home.committer.attempts("t")) == 1
+
+
 def test_an_attempt_whose_parts_cannot_be_noted_keeps_no_news_of_others_back(
     tmp_path: Path, home: Shaky, make: Callable[..., NodeSender]
 ) -> None:

@@ -25,7 +25,7 @@ from tune_sync.behind.settling import NO_ANSWER, Tries
 from tune_sync.behind.sought import Sought
 from tune_sync.behind.staged_copy import Later, StagedCopies
 from tune_sync.behind.staged_send import DamagedOnWayError, NotNeededError, send_attempt
-from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError, StoreFullError
+from tune_sync.errors import DamagedError, ImmutableError, PathRefusedError
 from tune_sync.fastpath.folder import remove_empty
 from tune_sync.homes.home import Home
 from tune_sync.manifest import Seal
@@ -344,7 +344,7 @@ class NodeSender:
                 copies, item.checkpoint, self._seals[item.attempt], self._open_home(),
                 lambda size_bytes: self._goes_on(item, size_bytes),
             )  # fmt: skip
-            with suppress(StoreFullError):  # else it is sent again if this process ends before
+            with suppress(OSError):  # else it is sent again if this process ends before
                 copies.stored(item.checkpoint, item.attempt, stored_as)
         except NotNeededError:
             with self._changed:

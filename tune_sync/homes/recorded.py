@@ -141,6 +141,14 @@ def staged(store: Readable) -> Iterator[str]:
                 todo.append(entry.key)
 
 
+def has_sealed(store: Readable) -> bool:
+    """Whether staging holds what a recovery may publish: it was sealed, or placed."""
+    keys = (f"{layout.STAGING_DIR}/{checkpoint}" for checkpoint in staged(store))
+    attempts = (attempt.key for key in keys for attempt in store.list(key))
+    marks = (f"{attempt}/{mark}" for attempt in attempts for mark in (layout.SEAL, layout.INTENT))
+    return any(store.info(mark) is not None for mark in marks)
+
+
 def recorded_numbers(store: Readable) -> dict[str, set[int]]:
     """Trial directory -> numbers of its published checkpoints that are there."""
     found: dict[str, set[int]] = {}

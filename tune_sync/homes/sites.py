@@ -27,7 +27,7 @@ from tune_sync.homes.lease import Holder, Lease, in_use, live_holder
 from tune_sync.homes.lease_lock import locked
 from tune_sync.homes.mounts import FSTAB, missing_mount
 from tune_sync.homes.nested import refuse_nested
-from tune_sync.homes.recorded import Commits, Reads, Snapshot
+from tune_sync.homes.recorded import Commits, Reads, Snapshot, has_sealed
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import LocalStore, Store, sync_with_all_above
 from tune_sync.manifest import FORMAT_VERSION
@@ -124,7 +124,10 @@ class Site(Protocol):
         """Whether tune_sync has written there. Raises as `prepare` does for another version."""
 
     def holds_experiment(self) -> bool:
-        """Whether one ran there: it has a state, a `trainer.pkl`, or a published checkpoint."""
+        """Whether one ran there: it has a state, a `trainer.pkl`, or a checkpoint.
+
+        Also one that is not published: whoever takes the directory would publish it.
+        """
 
     def live_holder(self) -> Holder | None:
         """Who has it now."""
@@ -309,7 +312,8 @@ def holds_experiment(root: Path) -> bool:
 def _holds_experiment(root: Path) -> bool:
     if any(root.glob("experiment_state-*.json")) or any(root.glob("trainer.pkl")):
         return True
-    return any((root / layout.MANIFESTS_DIR).glob("**/*.json"))
+    is_one = any((root / layout.MANIFESTS_DIR).glob("**/*.json"))
+    return is_one or has_sealed(LocalStore(root))
 
 
 def make_way(

@@ -65,7 +65,7 @@ class SendQueue:
         self._failed: dict[str, str] = {}
         self._awaited: set[str] = set()
         self._again_s: dict[str, float] = {}
-        self._orders = Orders()
+        self._orders, self._ranks = Orders(), dict[str, int]()
         self.is_alone = False
         self.making_bytes = 0
 
@@ -78,9 +78,10 @@ class SendQueue:
 
         Where another node has sent it, this one does not, also when the driver has died.
         """
-        self._orders = orders
+        self._orders = _quick(orders)
+        self._ranks = {a: rank for rank, a in enumerate(dict.fromkeys(orders.wanted))}
         stored = (i for i in self._items.values() if i.stored_as and not i.is_published)
-        found = [i for i in (*self._unsent(), *stored) if i.attempt in orders.published]
+        found = [i for i in (*self._unsent(), *stored) if i.attempt in self._orders.published]
         told = [replace(i, stored_as=i.stored_as or i.attempt, is_published=True) for i in found]
         self._items.update({item.attempt: item for item in told})
         return told
@@ -173,8 +174,8 @@ class SendQueue:
     def others(self) -> list[Item]:
         """What is here for the case that another node is lost, and is not to be sent now."""
         mine = {item.attempt for item in self._mine(self._items.values())}
-        done = {*self._orders.published, *self._orders.dropped}
-        return [i for i in self._items.values() if i.attempt not in mine | done]
+        known = mine.union(self._orders.published, self._orders.dropped)
+        return [i for i in self._items.values() if i.attempt not in known]
 
     def is_stored(self, attempt: str) -> bool:
         """Whether it is at its destination."""
@@ -238,8 +239,8 @@ class SendQueue:
         if self.is_alone:
             return self._unsent()
         if self._only_wanted:
-            return (item for item in self._unsent() if item.attempt in orders.wanted)
-        waits = {*orders.held_back} - {*orders.wanted}
+            return (item for item in self._unsent() if item.attempt in self._ranks)
+        waits = {*orders.held_back} - self._ranks.keys()
         return (item for item in self._mine(self._unsent()) if item.attempt not in waits)
 
     def _mine(self, items: Iterable[Item]) -> Iterable[Item]:
@@ -250,8 +251,7 @@ class SendQueue:
         return (item for item in items if item.attempt in mine)
 
     def _turn(self, item: Item) -> tuple[int, float, str]:
-        wanted = self._orders.wanted
-        rank = wanted.index(item.attempt) if item.attempt in wanted else len(wanted)
+        rank = self._ranks.get(item.attempt, len(self._ranks))
         return rank, self._again_s.get(item.attempt, item.sealed_s), item.attempt
 
     def _newest(self) -> set[str]:
@@ -275,3 +275,8 @@ class SendQueue:
             return True
         on_disk = [i.size_bytes for i in self._items.values() if not i.in_memory]
         return not item.in_memory and sum(on_disk) >= self._limit_bytes
+
+
+def _quick(orders: Orders) -> Orders:
+    """The same, as sets: whether an attempt is in one is asked for each of thousands."""
+    return replace(orders, published=frozenset(orders.published), dropped=frozenset(orders.dropped))

@@ -16,6 +16,7 @@ from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import ConfigError
 from tune_sync.homes.bucket.home import BucketHome
 from tune_sync.homes.bucket.lease import BucketLease, live_holder
+from tune_sync.homes.bucket.staging import group
 from tune_sync.homes.lease import Holder
 from tune_sync.homes.nested import LEVELS_COUNT, OR_REMOVE_IT
 from tune_sync.homes.sites import check_format, format_json
@@ -104,7 +105,10 @@ class BucketSite:
         names = [found.key for found in objects]
         if any(layout.is_state(n) or n == "trainer.pkl" for n in names):
             return True
-        return bool(self._bucket.list(layout.MANIFESTS_DIR))
+        if self._bucket.list(layout.MANIFESTS_DIR):
+            return True
+        staged = group(o.key for o in self._bucket.list(layout.STAGING_DIR))
+        return any(found.sealed() for found in staged.values())
 
     def live_holder(self) -> Holder | None:
         """See `Site.live_holder`."""
