@@ -11,13 +11,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tests.crash.invariants import ViolatedError
 from tests.crash.ledger import Contents, with_directories
 from tests.crash_staging.intake import ByIntake
 from tests.crash_staging.kernel import Kernel
 from tests.crash_staging.ledger import StagedLedger
+from tests.crash_staging.unanswered import NoAnswerError, Unanswered
 from tests.unit.handing import report as hand_over
 from tune_sync.behind.arrivals import Arrivals
 from tune_sync.behind.left_behind import Claim, find, mark_as, remove_sent, send_left
@@ -104,6 +105,7 @@ class Parts:
     agent: Callable[..., Agent] = Agent
     staging: Callable[..., StagingHome] = StagingHome
     to_peer: Callable[..., Any] = ByIntake
+    arrivals: Callable[..., Arrivals] = Arrivals
     forgets: str = ""
 
 
@@ -134,6 +136,7 @@ class Run:
         self.backlog = copy.deepcopy(backlog) if backlog is not None else Backlog()
         self.agents: list[Agent] = []
         self.refusals_count, self.is_killed, self.is_alone = 0, is_killed, False
+        self.unanswered: dict[str, bool] = {}  # see `Unanswered`
         self._claims: list[Claim] = []
         self._trials_count = 1
         self._trial: StagingHome | None = None
@@ -238,7 +241,7 @@ class Run:
         if self.refusals_count:
             self.refusals_count -= 1
             raise StoreUnreachableError("it does not answer")
-        return self.home
+        return cast(Home, Unanswered(self.home, self.unanswered))
 
     def start_agent(self) -> Agent:
         """Start it, or another one after it was killed."""
@@ -330,8 +333,10 @@ class Run:
         def refused(checkpoint: str, error: TuneSyncError) -> None:
             raise ViolatedError(f"SENT: {checkpoint} cannot be published: {error}") from error
 
-        error = Arrivals(self.home, published, refused).publish(self.backlog.complete())
-        if error is not None:
+        home = Unanswered(self.home, self.unanswered)
+        arrivals = self.parts.arrivals(home, published, refused)
+        error = arrivals.publish(self.backlog.complete())
+        if error is not None and not isinstance(error, NoAnswerError):
             raise error
 
     def turns(self) -> None:

@@ -75,10 +75,22 @@ def replicated(run: Run) -> None:
     run.give(C1, OTHER, links={"again": "part-00.bin"})
 
 
+def answers_lost(run: Run) -> None:
+    run.start_agent()
+    run.unanswered = {"seal": True}
+    run.report(C0, ONE)
+    run.turns()
+    run.unanswered = {"seal": True, "discard_attempt": False, "record": True}
+    run.report(C1, OTHER)
+    run.turns()
+    assert not run.unanswered
+    run.end()
+
+
 SCENARIOS: dict[str, Callable[[Run], None]] = {
     story.__name__: story
     for story in (
         streamed, handed_over, found_by_another_agent, two_ranks, no_answer_at_first, tried_again,
-        alone, replicated,
+        alone, replicated, answers_lost,
     )
 }  # fmt: skip
