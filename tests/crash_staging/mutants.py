@@ -17,6 +17,7 @@ from tune_sync.homes.home import Home, Piece
 from tune_sync.manifest import Manifest, Seal, to_json
 from tune_sync.process import boot
 from tune_sync.sending.backlog import Accepted
+from tune_sync.sending.cut import Cut
 from tune_sync.sending.queue import Item
 
 
@@ -117,6 +118,20 @@ class ForgetsWhatItPlaced(Arrivals):
         placed = super()._place(accepted)
         accepted.manifest = None
         return placed
+
+
+class NeedsNothing(Cut):
+    """State is written before what it names is recorded."""
+
+    def _needs_now(self) -> frozenset[str]:
+        return frozenset()
+
+
+class DeletesAtOnce(Cut):
+    """What Ray deletes goes before a state is written that does not name it."""
+
+    def deletable(self) -> list[str]:
+        return [c for c in self._doomed if c not in self._unstored]
 
 
 class LooksWhenTold(Agent):

@@ -87,10 +87,28 @@ def answers_lost(run: Run) -> None:
     run.end()
 
 
+def driver_killed(run: Run) -> None:
+    run.drives_here = run.is_alone = True
+    run.start_agent()
+    run.report(C0, ONE)
+    run.state(C0)
+    run.turns()
+    run.report(C1, OTHER)
+    run.state(C0, C1)
+    run.backlog.doom(C0)
+    run.turn()
+    run.state(C1)
+    run.turn()
+    run.state(C1)
+    run.turns()
+    assert run.ledger.retired
+    run.end()
+
+
 SCENARIOS: dict[str, Callable[[Run], None]] = {
     story.__name__: story
     for story in (
         streamed, handed_over, found_by_another_agent, two_ranks, no_answer_at_first, tried_again,
-        alone, replicated, answers_lost,
+        alone, replicated, answers_lost, driver_killed,
     )
 }  # fmt: skip
