@@ -59,11 +59,17 @@ def check_sealed(root: Path, ledger: StagedLedger, removing: Collection[str]) ->
             seal = copies.seal(checkpoint, attempt)
         except DamagedError:
             continue  # counts for nothing
-        if seal is None or attempt in removing:
+        if seal is None or attempt in removing or _is_placed(copies, checkpoint, attempt):
             continue
         parts = [_listed(part, seal) for part in ledger.parts[checkpoint]]
         found = tree(copies.store, staged_key(checkpoint, attempt))
         demand("SEALED", _listed(found, seal) in parts, f"{root} {checkpoint}: {found}")
+
+
+def _is_placed(copies: StagedCopies, checkpoint: str, attempt: str) -> bool:
+    """Whether it is visible by now, and not recorded."""
+    is_noted = copies.store.info(layout.intent_key(checkpoint, attempt)) is not None
+    return is_noted and copies.store.info(staged_key(checkpoint, attempt)) is None
 
 
 def check_published(home: Path, ledger: StagedLedger, *, killed: bool) -> None:

@@ -9,12 +9,15 @@ from typing import Any, cast
 from tests.crash_staging.intake import ByIntake
 from tests.crash_staging.run import Agent
 from tune_sync import layout
+from tune_sync.behind.arrivals import Arrivals
 from tune_sync.behind.replicas import Replicas, Room
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.homes.home import Home, Piece
-from tune_sync.manifest import Seal, to_json
+from tune_sync.manifest import Manifest, Seal, to_json
 from tune_sync.process import boot
+from tune_sync.sending.backlog import Accepted
+from tune_sync.sending.cut import Cut
 from tune_sync.sending.queue import Item
 
 
@@ -79,6 +82,56 @@ class ForgetsWhatIsPutBack(Agent):
 
     def _put_back(self, item: Item, error: str) -> None:
         self._error = error
+
+
+class TakesSilenceForYes(Agent):
+    """Counts as stored what was to be sealed, and was dropped as no answer came."""
+
+    def _send(self, item: Item) -> bool:
+        open_home, sealed = self._open_home, list[str]()
+
+        class Noting:
+            def __init__(self) -> None:
+                self._home = open_home()
+
+            def seal(self, checkpoint: str, seal: Seal) -> None:
+                sealed.append(seal.attempt)
+                self._home.seal(checkpoint, seal)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._home, name)
+
+        self._open_home = lambda: cast(Home, Noting())
+        try:
+            is_sent = super()._send(item)
+        finally:
+            self._open_home = open_home
+        if not is_sent and sealed:
+            self._queue.sent(item.attempt, sealed[-1])
+        return is_sent or bool(sealed)
+
+
+class ForgetsWhatItPlaced(Arrivals):
+    """If no answer comes to what is recorded, it is placed once more."""
+
+    def _place(self, accepted: Accepted) -> Manifest:
+        placed = super()._place(accepted)
+        accepted.manifest = None
+        return placed
+
+
+class NeedsNothing(Cut):
+    """State is written before what it names is recorded."""
+
+    def _needs_now(self) -> frozenset[str]:
+        return frozenset()
+
+
+class DeletesAtOnce(Cut):
+    """What Ray deletes goes before a state is written that does not name it."""
+
+    def deletable(self) -> list[str]:
+        return [c for c in self._doomed if c not in self._unstored]
 
 
 class LooksWhenTold(Agent):

@@ -1,23 +1,25 @@
 """A node that stages, its agent, and the driver, as the product has them, without Ray.
 
 Trial and agent are one process each: they are crashed. The driver and the home are on another
-host. All that has threads elsewhere does its steps here one after the other.
+host; where a run `drives_here`, the driver is crashed, too. All that has threads elsewhere does its
+steps here one after the other.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from tests.crash.invariants import ViolatedError
 from tests.crash.ledger import Contents, with_directories
+from tests.crash_staging.driver import Driver
 from tests.crash_staging.intake import ByIntake
 from tests.crash_staging.kernel import Kernel
 from tests.crash_staging.ledger import StagedLedger
+from tests.crash_staging.unanswered import Unanswered
 from tests.unit.handing import report as hand_over
 from tune_sync.behind.arrivals import Arrivals
 from tune_sync.behind.left_behind import Claim, find, mark_as, remove_sent, send_left
@@ -28,7 +30,7 @@ from tune_sync.behind.replicating import Replica, Replicating
 from tune_sync.behind.staged_copy import Later, StagedCopies
 from tune_sync.behind.staged_send import send_attempt
 from tune_sync.behind.staging_home import StagingHome
-from tune_sync.errors import StoreUnreachableError, TuneSyncError
+from tune_sync.errors import StoreUnreachableError
 from tune_sync.fastpath.budget import Budget
 from tune_sync.homes.commit import Committer
 from tune_sync.homes.home import Home, LocalHome
@@ -37,6 +39,7 @@ from tune_sync.homes.store import LocalStore
 from tune_sync.layout import by_age, parent
 from tune_sync.manifest import Seal
 from tune_sync.sending.backlog import Backlog
+from tune_sync.sending.cut import Cut
 from tune_sync.sending.orders import News, Orders
 from tune_sync.sending.queue import Item
 from tune_sync.transfer.upload import CheckpointUpload
@@ -104,6 +107,8 @@ class Parts:
     agent: Callable[..., Agent] = Agent
     staging: Callable[..., StagingHome] = StagingHome
     to_peer: Callable[..., Any] = ByIntake
+    arrivals: Callable[..., Arrivals] = Arrivals
+    cut: Callable[[], Cut] | None = None
     forgets: str = ""
 
 
@@ -132,8 +137,12 @@ class Run:
         self.is_replicated = False
         self._replicas: Replicas | None = None
         self.backlog = copy.deepcopy(backlog) if backlog is not None else Backlog()
+        if parts.cut is not None:
+            self.backlog.cut = parts.cut()
         self.agents: list[Agent] = []
+        self.drives_here = False
         self.refusals_count, self.is_killed, self.is_alone = 0, is_killed, False
+        self.unanswered: dict[str, bool] = {}  # see `Unanswered`
         self._claims: list[Claim] = []
         self._trials_count = 1
         self._trial: StagingHome | None = None
@@ -238,7 +247,7 @@ class Run:
         if self.refusals_count:
             self.refusals_count -= 1
             raise StoreUnreachableError("it does not answer")
-        return self.home
+        return cast(Home, Unanswered(self.home, self.unanswered))
 
     def start_agent(self) -> Agent:
         """Start it, or another one after it was killed."""
@@ -301,7 +310,7 @@ class Run:
                 self.peer.step()
             with self.kernel.elsewhere():
                 self.backlog.hear(PEER, news)
-                self._publish()
+                Driver(self).work()
 
     def end_peer(self) -> None:
         """As `end`, with the other node."""
@@ -317,22 +326,18 @@ class Run:
         with self.kernel.as_process(2 * len(self.agents)):
             news = self.agent.exchange(self.backlog.orders(NODE))
             self.agent.step()
-        with self.kernel.elsewhere():
+        with self._driving():
             self.backlog.hear(NODE, news)
-            self._publish()
+            Driver(self).work()
         return news
 
-    def _publish(self) -> None:
-        def published(checkpoint: str) -> None:
-            self.backlog.published(checkpoint)
-            self.ledger.record_returned(checkpoint, self.ledger.wholes[checkpoint][-1])
+    def _driving(self) -> AbstractContextManager[None]:
+        """What the driver does meanwhile."""
+        return nullcontext() if self.drives_here else self.kernel.elsewhere()
 
-        def refused(checkpoint: str, error: TuneSyncError) -> None:
-            raise ViolatedError(f"SENT: {checkpoint} cannot be published: {error}") from error
-
-        error = Arrivals(self.home, published, refused).publish(self.backlog.complete())
-        if error is not None:
-            raise error
+    def state(self, *names: str) -> None:
+        """Ray has made a state, which names checkpoints."""
+        Driver(self).offer_state(*names)
 
     def turns(self) -> None:
         """Until all is published, and the node has heard of it."""
@@ -360,7 +365,7 @@ class Run:
             remove_sent([self.root])
 
     def _tidy_home(self) -> None:
-        with self.kernel.elsewhere():
+        with self._driving():
             self.home.committer.sweep()
 
     # The next run

@@ -75,10 +75,40 @@ def replicated(run: Run) -> None:
     run.give(C1, OTHER, links={"again": "part-00.bin"})
 
 
+def answers_lost(run: Run) -> None:
+    run.start_agent()
+    run.unanswered = {"seal": True}
+    run.report(C0, ONE)
+    run.turns()
+    run.unanswered = {"seal": True, "discard_attempt": False, "record": True}
+    run.report(C1, OTHER)
+    run.turns()
+    assert not run.unanswered
+    run.end()
+
+
+def driver_killed(run: Run) -> None:
+    run.drives_here = run.is_alone = True
+    run.start_agent()
+    run.report(C0, ONE)
+    run.state(C0)
+    run.turns()
+    run.report(C1, OTHER)
+    run.state(C0, C1)
+    run.backlog.doom(C0)
+    run.turn()
+    run.state(C1)
+    run.turn()
+    run.state(C1)
+    run.turns()
+    assert run.ledger.retired
+    run.end()
+
+
 SCENARIOS: dict[str, Callable[[Run], None]] = {
     story.__name__: story
     for story in (
         streamed, handed_over, found_by_another_agent, two_ranks, no_answer_at_first, tried_again,
-        alone, replicated,
+        alone, replicated, answers_lost, driver_killed,
     )
 }  # fmt: skip

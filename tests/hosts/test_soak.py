@@ -43,7 +43,7 @@ WAYS: dict[str, dict[str, Any]] = {
 # On any host, when all has ended: checkpoints, and files that are larger than a note.
 LEFT = "find /tmp/tune_sync-* /dev/shm/tune_sync-* -type f -size +4k 2>/dev/null"
 # What a process may take more in the last third than in the first: some MiB of caches.
-MORE_BYTES, MORE_FILES, MORE_THREADS = 64 << 20, 20, 10
+MORE_BYTES, MORE_FILES, MORE_THREADS = 32 << 20, 20, 10
 
 
 @dataclass(frozen=True, slots=True)

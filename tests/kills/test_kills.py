@@ -57,18 +57,20 @@ def run(
 
 
 @pytest.mark.parametrize(
-    ("mode", "keep", "kinds"),
+    ("seed", "mode", "keep", "kinds", "ends_alone"),
     [
-        (STORED, 1, [DRIVER, ALL, DRIVER]),
-        (STORED, 2, [ALL, DRIVER]),
-        (STORED, None, [DRIVER, HOST, DRIVER]),
-        (STAGED, None, [AGENT, DRIVER, ALL, DRIVER]),
-        (REPLICATED, 2, [AGENT, HOST, ALL, DRIVER]),
-        (PERIODIC, 1, [AGENT, DRIVER, AGENT, ALL]),
+        (SEED, STORED, 1, [DRIVER, ALL, DRIVER], False),
+        (SEED + 1, STORED, 2, [ALL, DRIVER], True),
+        (SEED + 2, STORED, None, [DRIVER, HOST, DRIVER], False),
+        (SEED + 3, STAGED, None, [AGENT, DRIVER, ALL, DRIVER], False),
+        (SEED + 4, REPLICATED, 2, [AGENT, HOST, ALL, DRIVER], False),
+        (SEED + 5, PERIODIC, 1, [AGENT, DRIVER, HOST, ALL], False),
     ],
 )
-def test_some_kills(arena: Arena, mode: str, keep: int | None, kinds: Sequence[str]) -> None:
-    run(arena, SEED, mode, keep, kinds)
+def test_some_kills(
+    arena: Arena, seed: int, mode: str, keep: int | None, kinds: Sequence[str], ends_alone: bool
+) -> None:
+    run(arena, seed, mode, keep, kinds, ends_alone=ends_alone)
 
 
 @pytest.mark.slow

@@ -70,8 +70,9 @@ def test_bytes_of_replicas_are_counted_by_what_they_came_by(found: Found) -> Non
     }
 
 
-def test_checkpoints_that_a_node_keeps_for_another_one_are_told(found: Found) -> None:
+def test_what_fails_and_what_a_node_keeps_for_another_one_is_told(found: Found) -> None:
     kept = found["kept twice"]
+    assert kept["tune_sync_failed_checkpoints"] == 2
     assert kept["tune_sync_replicated_checkpoints"] == 3
     assert kept["tune_sync_replicated_bytes"] == 9
     assert kept["tune_sync_staged_checkpoints"] == 0

@@ -17,6 +17,7 @@ import pytest
 from tests.unit.staged import placed, sealed
 from tests.unit.test_behind_says import until
 from tests.unit.test_run_left import Silent
+from tune_sync import layout
 from tune_sync.behind import behind as module
 from tune_sync.behind.behind import Behind
 from tune_sync.errors import NotStoredError
@@ -117,6 +118,28 @@ def test_one_that_cannot_be_published_holds_no_later_one_up(
     home.refused = ()
     behind.flush(TIMEOUT_S)
     assert behind.newest_published("t")
+
+
+def test_one_that_is_published_is_not_lost_as_something_fails_after_that(
+    make: Make, home: Refusing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again, and by then nothing is left of what it was made of."""
+    sync, failed = home.committer.store.sync, list[str]()
+
+    def sync_all_but_trash(key: str) -> None:
+        if key == layout.TRASH_DIR and not failed:
+            failed.append(key)
+            raise OSError(errno.EIO, "the disk does not answer")
+        sync(key)
+
+    monkeypatch.setattr(home.committer.store, "sync", sync_all_but_trash)
+    behind, checkpoint = make(), "t/checkpoint_000000"
+    attempt = sealed(home.committer, {"a": b"1"}, checkpoint)
+    behind.accept(checkpoint, False, [attempt], None)
+    behind.flush(TIMEOUT_S)
+    assert failed
+    assert behind.newest_published("t") == checkpoint
+    assert behind.why_lost(checkpoint) == ""
 
 
 class Node(Silent):

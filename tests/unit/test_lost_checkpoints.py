@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -127,7 +128,7 @@ def test_a_trial_that_starts_waits_a_while_for_the_answer(
 
 
 def test_what_this_run_stored_is_known_without_a_question(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also its metrics, where Ray has deleted it since: only its latest is in Ray's record."""
     trial = driver.of.trial(MINE, [2], num_to_keep=1)
@@ -135,10 +136,22 @@ def test_what_this_run_stored_is_known_without_a_question(
     driver.behind._published(key(0))
     away = Away(driver.of, monkeypatch)
     driver.lose(1, 2)
-    driver.lost.go_on_without(driver.run, [trial])
+    with caplog.at_level(logging.WARNING, "ray.tune_sync"):
+        driver.lost.go_on_without(driver.run, [trial])
     assert now(driver.run, trial) == key(0)
     assert ray_records.current(trial).metrics["told"] == 0
     assert away.asked_by == []
+    said = f"{key(2)} is lost (node n1 is gone); its newest that is stored is {key(0)}"
+    assert [r.getMessage().endswith(said) for r in caplog.records] == [True], caplog.text
+
+
+def test_that_nothing_is_stored_is_said(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
+    trial = driver.of.trial(MINE, [1])
+    driver.lose(1)
+    with caplog.at_level(logging.WARNING, "ray.tune_sync"):
+        driver.until(trial, "")
+    said = f"{key(1)} is lost (node n1 is gone); its newest that is stored is none"
+    assert [r.getMessage().endswith(said) for r in caplog.records] == [True], caplog.text
 
 
 def test_one_trial_whose_answer_is_late_holds_no_other_one_up(

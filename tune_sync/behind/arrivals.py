@@ -80,6 +80,8 @@ class Arrivals:
             metrics=accepted.metrics,
         )  # fmt: skip
         warn_of_conflicts(accepted.checkpoint, placed.conflicts)
+        # If `record` does all, and its answer is lost, there is nothing left to be placed.
+        accepted.manifest = placed.manifest
         return placed.manifest
 
     def _record(self, manifest: Manifest) -> None:

@@ -94,7 +94,8 @@ def main() -> None:
         "replicated",
         lambda f: f.get(f"{name} tcp", 0) >= 7 and f.get(f"{name} object_store", 0) >= 2,
     )
-    NodeMeters("kept twice").show(News(replicas_count=3, replicas_bytes=9))
+    failed = {"one": "it has gone", "another": "it is damaged"}
+    NodeMeters("kept twice").show(News(failed=failed, replicas_count=3, replicas_bytes=9))
     size = "tune_sync_replicated_bytes"
     found["kept twice"] = until("kept twice", lambda f: f.get(size, 0) == 9)
     print("RESULT " + json.dumps(found), flush=True)
