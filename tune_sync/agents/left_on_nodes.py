@@ -155,7 +155,10 @@ def _heard(node: str, ref: Any) -> list[str]:
         logger.warning("node %s has sent what an earlier run had left there: %s", node,
                        ", ".join(sent))  # fmt: skip
     if why:
-        logger.warning("node %s keeps what an earlier run has left there: %s", node, why)
+        logger.warning(
+            "node %s keeps what an earlier run has left there, and it is not used: %s; mend that, "
+            "then restore the experiment again", node, why,
+        )  # fmt: skip
     return list(sent)
 
 
@@ -178,6 +181,8 @@ def send_here(
             with left.taken() as is_free:
                 if is_free:
                     send_left(left, connector.home(spec), wanted, moved, sent)
+                elif left.root.exists():
+                    why.append(f"{left.root}: another process uses it")
         except Exception as error:  # the destination does not answer, or this disk is broken
             why.append(f"{left.root}: {error}")
     return sent, "; ".join(why)

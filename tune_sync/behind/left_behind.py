@@ -38,11 +38,6 @@ from tune_sync.manifest import Seal
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 MARK, LOCK = "staged_for.json", "agent.lock"
-# What nobody came back for is removed after so long. A shorter time would lose what was reported
-# when a machine is repaired and its experiment restored; a longer one fills disks for nobody.
-LEFT_AGE_S = 14 * 24 * 3600.0
-# Memory is too dear for that: it moves to the disk after so long.
-MEMORY_AGE_S = 3600.0
 
 
 class Claim:
@@ -67,7 +62,8 @@ class Claim:
             self._dir.parents[1].mkdir(mode=0o700, parents=True, exist_ok=True)
             self._dir.mkdir(parents=True, exist_ok=True)
             if self._lock is None:
-                self._lock = _locked(self._dir)
+                with suppress(OSError):  # a restore says what is wrong with it
+                    self._lock = _locked(self._dir)
             os.utime(mark_as(self._dir.parent, self._where, self._begun_by))
         except OSError as error:
             logger.debug("%s: %s", self._dir, error)
@@ -128,9 +124,13 @@ class LeftBehind:
 
     @contextmanager
     def taken(self) -> Iterator[bool]:
-        """Whether nobody uses it; then nobody else takes it meanwhile."""
+        """Whether nobody uses it; then nobody else takes it meanwhile.
+
+        Raises:
+            OSError: That cannot be known, as on a file system without locks.
+        """
         lock = None
-        with suppress(OSError):
+        with suppress(FileNotFoundError):  # who had it has removed it
             lock = _locked(self.root / layout.INTERNAL_DIR)
         try:
             yield lock is not None
@@ -155,48 +155,6 @@ def find(staging: Path) -> list[LeftBehind]:
             run, node, seen_s = root.parent.name, root.name, mark.stat().st_mtime
             found.append(LeftBehind(root, where, run, node, seen_s, begun_by))
     return found
-
-
-def sweep_old(staging: Path, now_s: float) -> list[Path]:
-    """Remove what nobody came back for; returns it."""
-    removed = []
-    for left in find(staging):
-        if now_s - left.seen_s > LEFT_AGE_S:
-            with left.taken() as is_free:
-                if is_free:
-                    left.remove()
-                    removed.append(left.root)
-                    logger.warning(
-                        "removed %s: it was staged for %s, which nobody has resumed for %.0f days",
-                        left.root, left.where, LEFT_AGE_S / 24 / 3600,
-                    )  # fmt: skip
-    return removed
-
-
-def sweep_memory(folder: Path, staging: Path, now_s: float) -> list[Path]:
-    """Move what nobody came back for from memory to the disk; returns where that is now.
-
-    Args:
-        folder: In shared memory.
-        staging: On the disk.
-        now_s: Seconds since the epoch.
-    """
-    moved = []
-    for left in find(folder):
-        if now_s - left.seen_s > MEMORY_AGE_S:
-            with left.taken() as is_free:
-                target = staging / left.owner / left.node
-                if is_free and move_to_disk(left.root, target):
-                    moved.append(target)
-    return moved
-
-
-def sweep_trash(memory: Path) -> None:
-    """Remove what an agent that was killed had begun to remove from a run's memory."""
-    store = LocalStore(memory)
-    for entry in store.list(layout.TRASH_DIR):
-        with suppress(OSError):
-            store.remove_tree(entry.key)
 
 
 def remove_sent(roots: Iterable[Path]) -> bool:
@@ -382,11 +340,17 @@ def _send(
 
 
 def _locked(directory: Path) -> IO[str] | None:
-    """The lock in a directory; None if another process has it."""
-    lock = open(directory / LOCK, "a")  # noqa: SIM115
+    """The lock in a directory; None if another process has it. Raises OSError where it cannot."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
+        lock = open(directory / LOCK, "a")  # noqa: SIM115
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise
+    except BlockingIOError:
         return None
+    except OSError as error:
+        why = f"it cannot be locked ({error.strerror}), so nothing there is used or removed"
+        raise OSError(error.errno, why, str(directory / LOCK)) from error
     return lock
