@@ -34,17 +34,23 @@ class Wanted:
     Attributes:
         trials: Those that the saved state names.
         newest: Trial directory -> its newest checkpoint that is published.
+        published: All that are.
+        keeps_all: Whether nothing deletes checkpoints: older ones that are not there are wanted.
     """
 
     trials: frozenset[TrialNames]
     newest: Mapping[str, str]
+    published: frozenset[str] = frozenset()
+    keeps_all: bool = False
 
     def __call__(self, checkpoint: str) -> bool | None:
-        """Whether it is further than what is published; None if it is of no trial of these."""
+        """Whether it is missing, as far as is known; None if it is of no trial of these."""
         trial = layout.parent(checkpoint)
         is_known = any(names.has(trial.partition("/")[0]) for names in self.trials)
         if trial not in self.newest and not is_known:
             return None
+        if self.keeps_all:
+            return checkpoint not in self.published
         return layout.by_age(checkpoint) > layout.by_age(self.newest.get(trial, ""))
 
 
@@ -65,13 +71,14 @@ def send_left_behind(spec: Spec, connector: Connector, wanted: Wanted) -> list[s
              if found["namespace"] == NAMESPACE]  # fmt: skip
     plain = replace(spec, options=spec.options.without_staging()).to_plain()
     nodes = [str(found["NodeID"]) for found in ray.nodes() if found["Alive"]]
-    running = [_Asked(node, (plain, connector, wanted, names)) for node in nodes]
+    asked = (plain, connector, ray.put(wanted), names)  # there may be very many that are published
+    running = [_Asked(node, asked) for node in nodes]
     sent, said_s = list[str](), time.monotonic()
     while running:
-        done, _ = ray.wait([asked.sent for asked in running], timeout=LOOK_S)
-        for asked in running:
-            if asked.sent in done:
-                sent += _heard(asked.node, asked.sent)
+        done, _ = ray.wait([one.sent for one in running], timeout=LOOK_S)
+        for one in running:
+            if one.sent in done:
+                sent += _heard(one.node, one.sent)
         running = [a for a in running if a.sent not in done and a.gets_on(spec.options.timeout_s)]
         if running and time.monotonic() - said_s > SAY_S:
             said_s = time.monotonic()
@@ -180,7 +187,8 @@ def send_here(
         try:
             with left.taken() as is_free:
                 if is_free:
-                    send_left(left, connector.home(spec), wanted, moved, sent)
+                    is_stored = wanted.published.__contains__
+                    send_left(left, connector.home(spec), wanted, moved, sent, is_stored)
                 elif left.root.exists():
                     why.append(f"{left.root}: another process uses it")
         except Exception as error:  # the destination does not answer, or this disk is broken

@@ -38,6 +38,10 @@ from tune_sync.manifest import Seal
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 MARK, LOCK = "staged_for.json", "agent.lock"
+_OLDER = (
+    "%s was staged on node %s and is not stored; it is dropped, as a later one of its trial is "
+    "stored: it may have been deleted (num_to_keep, keep_best, sync_on_checkpoint=False)"
+)
 
 
 class Claim:
@@ -251,6 +255,7 @@ def _copy(source: StagedCopies, target: StagedCopies, checkpoint: str, attempt: 
 def send_left(
     left: LeftBehind, home: Home, is_wanted: Callable[[str], bool | None],
     moved: Callable[[], None] = lambda: None, sent: list[str] | None = None,
+    is_stored: Callable[[str], bool] = lambda checkpoint: False,
 ) -> list[str]:  # fmt: skip
     """Send what was reported and is still wanted, and remove the rest; returns what was sent.
 
@@ -262,6 +267,7 @@ def send_left(
         is_wanted: Of a checkpoint's key; None if it is none of this experiment, and stays.
         moved: Called again and again as long as this gets on.
         sent: Here what was sent is added, also if an error is raised then.
+        is_stored: Whether the destination has it: then nobody misses it here.
 
     Raises:
         DamagedOnWayError: See `send_attempt`; what is not sent stays, and the others are sent.
@@ -282,6 +288,8 @@ def send_left(
         with failures.kept(checkpoint):
             if wanted and seal is not None and _send(copies, checkpoint, seal, home, moved):
                 sent.append(checkpoint)
+            elif not wanted and _is_missed(copies, checkpoint, attempt, seal, is_stored):
+                logger.warning(_OLDER, checkpoint, left.node)
             copies.remove(checkpoint, attempt)
     if unlisted:
         logger.warning("%s keeps what cannot be looked at: %s", left.root, unlisted[0])
@@ -294,6 +302,15 @@ def send_left(
     if not stays:
         left.remove()
     return sent
+
+
+def _is_missed(
+    copies: StagedCopies, checkpoint: str, attempt: str, seal: Seal | None,
+    is_stored: Callable[[str], bool],
+) -> bool:  # fmt: skip
+    """Whether it was reported, and was never stored."""
+    is_whole = seal is not None and seal.ranks_count is not None
+    return is_whole and not is_stored(checkpoint) and not copies.stored_as(checkpoint, attempt)
 
 
 def _in_order(

@@ -35,7 +35,7 @@ from tune_sync.homes.bucket.staging import (
     order_from_json,
     part_from_json,
 )
-from tune_sync.homes.recorded import digest_in_steps, newest_of
+from tune_sync.homes.recorded import digest_in_steps
 from tune_sync.homes.tries import check_reported, lacks_parts, may_come, warn_of_parts, whole_tries
 from tune_sync.manifest import Manifest, manifest_of, unite
 
@@ -55,6 +55,8 @@ class BucketRecords:
     Args:
         bucket: Rooted at the experiment.
     """
+
+    keeps_all = False  # see `recorded.passed_by`
 
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
@@ -122,10 +124,6 @@ class BucketRecords:
         if (found.owner, found.published_s) != (manifest.owner, manifest.published_s):
             raise immutable(manifest.checkpoint)
         return True
-
-    def _newest(self) -> dict[str, str]:
-        """Trial directory -> the latest of its published checkpoints."""
-        return newest_of(self.recorded())
 
     def _staged(self, below: str) -> dict[str, Staged]:
         prefix = f"{layout.STAGING_DIR}/{below}".rstrip("/")
