@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import posixpath
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from os.path import realpath
 from typing import Any
 
 import ray
@@ -17,6 +19,7 @@ from tune_sync.agents.home_agent import NAMESPACE, START_TIMEOUT_S
 from tune_sync.agents.names import names_of_run
 from tune_sync.behind.left_behind import LeftBehind, find, send_left
 from tune_sync.behind.staging_roots import staging_roots
+from tune_sync.buckets.url import is_bucket_url
 from tune_sync.homes.saved_state import TrialNames
 from tune_sync.spec import Connector, Spec
 
@@ -179,7 +182,13 @@ def send_here(
     """
     spec, sent, why = Spec.from_plain(plain), list[str](), list[str]()
     for left in (left for root in staging_roots(spec.options) for left in find(root)):
-        if left.where != spec.where or left.owner == spec.owner or _agent_of(left) in names:
+        if left.owner == spec.owner or (left.where == spec.where and _agent_of(left) in names):
+            continue
+        if not _is_there(left, spec):
+            _name_elsewhere(left, spec)
+            continue
+        if left.where != spec.where and _agent_of(left) in names:
+            why.append(f"{left.root}: an agent that knows the experiment as {left.where} has it")
             continue
         if left.is_of_another(spec.begun_by):
             _name(left)
@@ -194,6 +203,27 @@ def send_here(
         except Exception as error:  # the destination does not answer, or this disk is broken
             why.append(f"{left.root}: {error}")
     return sent, "; ".join(why)
+
+
+def _is_there(left: LeftBehind, spec: Spec) -> bool:
+    """Whether it was staged for this directory, as it is called now, or through a link."""
+    if left.where == spec.where:
+        return True
+    # Where not all nodes see the directory, what a link leads to on this one says little by itself.
+    is_sure = spec.options.shared or (spec.begun_by and left.begun_by == spec.begun_by)
+    is_path = not spec.scheme and not is_bucket_url(left.where)
+    return bool(is_sure and is_path) and realpath(left.where) == realpath(spec.where)
+
+
+def _name_elsewhere(left: LeftBehind, spec: Spec) -> None:
+    """An experiment of this name, which was moved or is reached by another way, may be this one."""
+    same_name = posixpath.basename(left.where) == posixpath.basename(spec.where)
+    if same_name and not left.is_of_another(spec.begun_by) and (trials := left.trials()):
+        logger.warning(
+            "%s keeps what was reported in %s: it was staged for %s, not for %s; if that is the "
+            "same directory, restore the experiment by that name to have it sent",
+            left.root, ", ".join(map(repr, trials)), left.where, spec.where,
+        )  # fmt: skip
 
 
 def _name(left: LeftBehind) -> None:
