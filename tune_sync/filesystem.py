@@ -147,7 +147,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             self.connector.take_turn(self.spec)
             self.run = Run.open(
                 self.site(), self.on_existing, options.timeout_s, options.checkpoint_depth,
-                finish, self.ways_out, options.strict,
+                finish, self.ways_out, options.strict, options.keeps_all and options.stages,
             )  # fmt: skip
             self.spec = replace(self.spec, owner=self.run.owner)
         return self.run

@@ -70,9 +70,12 @@ STATE_S = 10.0
 
 def make_filesystem(
     config: SyncConfig, place: Destination, experiment: str, on_existing: str, depth: int = 1,
-    made_by: str = RUN_CONFIG,
+    made_by: str = RUN_CONFIG, *, keeps_all: bool = False,
 ) -> RunFileSystem:  # fmt: skip
-    """A new run's filesystem, on the driver. `made_by` is for messages: see `ways_out`."""
+    """A new run's filesystem, on the driver. `made_by` is for messages: see `ways_out`.
+
+    `keeps_all`: Ray deletes no checkpoints.
+    """
     if place.scheme and on_existing == "move_aside":
         raise ConfigError(
             f"{place.scheme}://{place.path}: an earlier experiment cannot be moved aside in a "
@@ -94,6 +97,7 @@ def make_filesystem(
         max_bandwidth_bytes_per_s=config.max_bandwidth_bytes_per_s or 0,
         max_concurrent_transfers=config.max_concurrent_transfers or 0,
         keep_best=config.keep_best or 0,
+        keeps_all=keeps_all and config.sync_on_checkpoint and not config.keep_best,
         replicates=config.wait_for == REPLICATED, **_memory_options(config.fast_path),
     )  # fmt: skip
     spec = Spec(uuid.uuid4().hex, place.path, "", "", None, options, place.scheme)
@@ -267,7 +271,8 @@ def take_left_behind(handler: SyncHandler) -> None:
     """
     run, spec = handler.start(), handler.spec
     if spec.options.stages and run.saved_trials:
-        wanted = Wanted(run.saved_trials, newest_of(run.home.published_keys()))
+        there = frozenset(run.home.published_keys())
+        wanted = Wanted(run.saved_trials, newest_of(there), there, spec.options.keeps_all)
         send_left_behind(spec, handler.connector, wanted)
     run.recover()
 

@@ -41,7 +41,7 @@ from tune_sync.new_run import (
     told_place,
 )
 from tune_sync.restoring import ray_records
-from tune_sync.restoring.best_kept import BestKept, check_score
+from tune_sync.restoring.best_kept import BestKept, check_score, keeps_all
 from tune_sync.restoring.clones import Clones, clones_of
 from tune_sync.restoring.dropped_saves import DroppedSaves
 from tune_sync.restoring.lost_checkpoints import LostCheckpoints
@@ -166,12 +166,12 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
 
     def _attach(self, on_existing: str) -> None:
         """A fresh filesystem and callback for the present name and storage path."""
-        filesystem = make_filesystem(self.sync_config, self._place(), self.name or "", on_existing)
+        settings = self.sync_config, self._place(), self.name or "", on_existing
+        filesystem = make_filesystem(*settings, keeps_all=keeps_all(self.checkpoint_config))
         others = [c for c in self.callbacks or () if not isinstance(c, SyncCallback)]
         ours = SyncCallback(filesystem, OwnSync.of(self.sync_config))
         ours.needs_state = is_space_left_out()
-        object.__setattr__(self, "storage_filesystem", filesystem)
-        object.__setattr__(self, "callbacks", [*others, ours])
+        self.__dict__.update(storage_filesystem=filesystem, callbacks=[*others, ours])
 
 
 class SyncCallback(ray.tune.Callback):  # type: ignore[misc]

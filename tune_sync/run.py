@@ -75,12 +75,10 @@ class Run:
             self.lease.hand_back()
             raise
         self._latest: dict[str, tuple[str, frozenset[str]]] = {}
-        self._timeout_s, self._strict = timeout_s, strict
-        self.refused = Refused()
+        self._timeout_s, self._strict, self.refused = timeout_s, strict, Refused()
         self._published_early, self._let_go = set[str](), set[str]()  # the latter by Ray
         self._taken, self._visible = set[str](), set[str]()  # published by any run; not let go
-        self.corrections = Corrections()
-        self.versions = Versions()
+        self.corrections, self.versions = Corrections(), Versions()
         self.in_use: Callable[[], Collection[str]] = frozenset
         self.saved_trials: frozenset[TrialNames] = frozenset()
 
@@ -88,7 +86,7 @@ class Run:
     def open(
         cls, root: Path | Site, on_existing: str, timeout_s: float, checkpoint_depth: int,
         finish_earlier: Callable[[], None] = lambda: None, ways_out: str = "",
-        strict: bool = False,
+        strict: bool = False, keeps_all: bool = False,
     ) -> Run:  # fmt: skip
         """Take an experiment directory.
 
@@ -100,6 +98,7 @@ class Run:
             finish_earlier: Before a run is resumed: has the nodes send what they had staged for it.
             ways_out: What to do about an experiment that is there; see `new_run.ways_out`.
             strict: See `SyncConfig.strict`.
+            keeps_all: See `recorded.passed_by`.
 
         Raises:
             ExperimentExistsError: There is one, and `on_existing` is "error".
@@ -117,6 +116,7 @@ class Run:
                 finish_earlier()
             OWN.end_unbegun(site.where)
             run = cls(site, checkpoint_depth, timeout_s, strict)
+            run.home.committer.keeps_all = keeps_all
         try:
             look()
             if on_existing == "error" and site.holds_experiment():  # it came up since we looked

@@ -34,6 +34,7 @@ class Options:
     """Settings that travel with the filesystem. See `SyncConfig` for their meaning.
 
     Attributes:
+        keeps_all: Nothing deletes checkpoints, as far as is known.
         replicates: Two nodes have what is staged. Unlike `wait_for`, whoever sends it on knows it.
         tls: Paths of a certificate, its key and the authority; or none of them.
         ports: The first and the last that a node may listen on; none: any.
@@ -58,6 +59,7 @@ class Options:
     memory_limit_bytes: int = 0
     max_checkpoints_in_memory: int = 2
     keep_best: int = 0
+    keeps_all: bool = False
     replicates: bool = False
     transport: str = AUTO
     transport_required: bool = False

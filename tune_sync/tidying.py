@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 from tune_sync import layout
-from tune_sync.behind.left_behind import LEFT_AGE_S
+from tune_sync.behind.staging_sweep import LEFT_AGE_S
 from tune_sync.buckets.url import BucketUrl
 from tune_sync.destination import parse_destination
 from tune_sync.errors import ConfigError

@@ -35,7 +35,7 @@ NEVER_S = "100000"  # Ray saves its state at the first step, and not again
 HOLD_AFTER = 2
 
 
-RECOVERY = ("finished publishing", "dropped incomplete")
+RECOVERY = ("finished publishing", ": dropped ")
 
 
 class Kept(logging.Handler):

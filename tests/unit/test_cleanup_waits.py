@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.test_inner_runs import INNER, crashed, save_state, site, write
 from tune_sync import layout
-from tune_sync.behind.left_behind import LEFT_AGE_S
+from tune_sync.behind.staging_sweep import LEFT_AGE_S
 from tune_sync.homes.digests import digest_of
 from tune_sync.homes.home import Home, LocalHome
 from tune_sync.homes.recorded import Recovery

@@ -20,8 +20,6 @@ from tune_sync import layout
 from tune_sync.agents.left_on_nodes import Wanted, send_here
 from tune_sync.agents.names import agent_name
 from tune_sync.behind.left_behind import (
-    LEFT_AGE_S,
-    MEMORY_AGE_S,
     Claim,
     LeftBehind,
     find,
@@ -29,13 +27,12 @@ from tune_sync.behind.left_behind import (
     move_to_disk,
     remove_sent,
     send_left,
-    sweep_memory,
-    sweep_old,
 )
 from tune_sync.behind.staged_copy import StagedCopies
 from tune_sync.behind.staged_send import DamagedOnWayError
 from tune_sync.behind.staging_home import StagingHome
 from tune_sync.behind.staging_roots import staging_root, staging_roots
+from tune_sync.behind.staging_sweep import LEFT_AGE_S, MEMORY_AGE_S, sweep_memory, sweep_old
 from tune_sync.errors import StoreDeniedError, StoreUnreachableError
 from tune_sync.homes.digests import READ_BYTES
 from tune_sync.homes.home import LocalHome

@@ -13,8 +13,8 @@ import pytest
 
 from tests.unit.test_memory_tier import BODY, Node, home, make
 from tests.unit.test_node_sender import FIRST, SECOND, Shaky, until
-from tune_sync.behind.left_behind import sweep_trash
 from tune_sync.behind.staging_home import StagingHome
+from tune_sync.behind.staging_sweep import sweep_trash
 from tune_sync.errors import SyncTimeoutError
 from tune_sync.fastpath import budget
 from tune_sync.homes.store import LocalStore

@@ -195,7 +195,7 @@ def test_what_a_crash_left_is_finished_or_dropped_on_the_next_start(
     assert not (root / STAGING_DIR).exists()
     assert not (root / INCOMING_DIR).exists()
     assert "finished publishing trial/checkpoint_000001" in caplog.text
-    assert "dropped incomplete trial/checkpoint_000002" in caplog.text
+    assert "dropped trial/checkpoint_000002" in caplog.text
 
 
 def test_a_state_that_cannot_be_read_is_told_before_anything_is_swept(

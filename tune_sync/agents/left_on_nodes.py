@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import posixpath
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from os.path import realpath
 from typing import Any
 
 import ray
@@ -17,6 +19,7 @@ from tune_sync.agents.home_agent import NAMESPACE, START_TIMEOUT_S
 from tune_sync.agents.names import names_of_run
 from tune_sync.behind.left_behind import LeftBehind, find, send_left
 from tune_sync.behind.staging_roots import staging_roots
+from tune_sync.buckets.url import is_bucket_url
 from tune_sync.homes.saved_state import TrialNames
 from tune_sync.spec import Connector, Spec
 
@@ -34,17 +37,23 @@ class Wanted:
     Attributes:
         trials: Those that the saved state names.
         newest: Trial directory -> its newest checkpoint that is published.
+        published: All that are.
+        keeps_all: Whether nothing deletes checkpoints: older ones that are not there are wanted.
     """
 
     trials: frozenset[TrialNames]
     newest: Mapping[str, str]
+    published: frozenset[str] = frozenset()
+    keeps_all: bool = False
 
     def __call__(self, checkpoint: str) -> bool | None:
-        """Whether it is further than what is published; None if it is of no trial of these."""
+        """Whether it is missing, as far as is known; None if it is of no trial of these."""
         trial = layout.parent(checkpoint)
         is_known = any(names.has(trial.partition("/")[0]) for names in self.trials)
         if trial not in self.newest and not is_known:
             return None
+        if self.keeps_all:
+            return checkpoint not in self.published
         return layout.by_age(checkpoint) > layout.by_age(self.newest.get(trial, ""))
 
 
@@ -65,13 +74,14 @@ def send_left_behind(spec: Spec, connector: Connector, wanted: Wanted) -> list[s
              if found["namespace"] == NAMESPACE]  # fmt: skip
     plain = replace(spec, options=spec.options.without_staging()).to_plain()
     nodes = [str(found["NodeID"]) for found in ray.nodes() if found["Alive"]]
-    running = [_Asked(node, (plain, connector, wanted, names)) for node in nodes]
+    asked = (plain, connector, ray.put(wanted), names)  # there may be very many that are published
+    running = [_Asked(node, asked) for node in nodes]
     sent, said_s = list[str](), time.monotonic()
     while running:
-        done, _ = ray.wait([asked.sent for asked in running], timeout=LOOK_S)
-        for asked in running:
-            if asked.sent in done:
-                sent += _heard(asked.node, asked.sent)
+        done, _ = ray.wait([one.sent for one in running], timeout=LOOK_S)
+        for one in running:
+            if one.sent in done:
+                sent += _heard(one.node, one.sent)
         running = [a for a in running if a.sent not in done and a.gets_on(spec.options.timeout_s)]
         if running and time.monotonic() - said_s > SAY_S:
             said_s = time.monotonic()
@@ -155,7 +165,10 @@ def _heard(node: str, ref: Any) -> list[str]:
         logger.warning("node %s has sent what an earlier run had left there: %s", node,
                        ", ".join(sent))  # fmt: skip
     if why:
-        logger.warning("node %s keeps what an earlier run has left there: %s", node, why)
+        logger.warning(
+            "node %s keeps what an earlier run has left there, and it is not used: %s; mend that, "
+            "then restore the experiment again", node, why,
+        )  # fmt: skip
     return list(sent)
 
 
@@ -169,7 +182,13 @@ def send_here(
     """
     spec, sent, why = Spec.from_plain(plain), list[str](), list[str]()
     for left in (left for root in staging_roots(spec.options) for left in find(root)):
-        if left.where != spec.where or left.owner == spec.owner or _agent_of(left) in names:
+        if left.owner == spec.owner or (left.where == spec.where and _agent_of(left) in names):
+            continue
+        if not _is_there(left, spec):
+            _name_elsewhere(left, spec)
+            continue
+        if left.where != spec.where and _agent_of(left) in names:
+            why.append(f"{left.root}: an agent that knows the experiment as {left.where} has it")
             continue
         if left.is_of_another(spec.begun_by):
             _name(left)
@@ -177,10 +196,34 @@ def send_here(
         try:
             with left.taken() as is_free:
                 if is_free:
-                    send_left(left, connector.home(spec), wanted, moved, sent)
+                    is_stored = wanted.published.__contains__
+                    send_left(left, connector.home(spec), wanted, moved, sent, is_stored)
+                elif left.root.exists():
+                    why.append(f"{left.root}: another process uses it")
         except Exception as error:  # the destination does not answer, or this disk is broken
             why.append(f"{left.root}: {error}")
     return sent, "; ".join(why)
+
+
+def _is_there(left: LeftBehind, spec: Spec) -> bool:
+    """Whether it was staged for this directory, as it is called now, or through a link."""
+    if left.where == spec.where:
+        return True
+    # Where not all nodes see the directory, what a link leads to on this one says little by itself.
+    is_sure = spec.options.shared or (spec.begun_by and left.begun_by == spec.begun_by)
+    is_path = not spec.scheme and not is_bucket_url(left.where)
+    return bool(is_sure and is_path) and realpath(left.where) == realpath(spec.where)
+
+
+def _name_elsewhere(left: LeftBehind, spec: Spec) -> None:
+    """An experiment of this name, which was moved or is reached by another way, may be this one."""
+    same_name = posixpath.basename(left.where) == posixpath.basename(spec.where)
+    if same_name and not left.is_of_another(spec.begun_by) and (trials := left.trials()):
+        logger.warning(
+            "%s keeps what was reported in %s: it was staged for %s, not for %s; if that is the "
+            "same directory, restore the experiment by that name to have it sent",
+            left.root, ", ".join(map(repr, trials)), left.where, spec.where,
+        )  # fmt: skip
 
 
 def _name(left: LeftBehind) -> None:

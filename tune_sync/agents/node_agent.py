@@ -31,17 +31,11 @@ from tune_sync.agents.replica_service import ReplicaService
 from tune_sync.agents.shared_reads import GROUPS as READER_GROUPS
 from tune_sync.agents.shared_reads import ReadService
 from tune_sync.behind.duty import SILENT_S, STUCK_S, Step, check_dead, next_step
-from tune_sync.behind.left_behind import (
-    Claim,
-    move_to_disk,
-    remove_sent,
-    sweep_memory,
-    sweep_old,
-    sweep_trash,
-)
+from tune_sync.behind.left_behind import Claim, move_to_disk, remove_sent
 from tune_sync.behind.node_sender import NodeSender
 from tune_sync.behind.replicas import Replicas
 from tune_sync.behind.staging_roots import open_memory, staging_root, staging_roots
+from tune_sync.behind.staging_sweep import sweep_memory, sweep_old, sweep_trash
 from tune_sync.behind.state_copy import StateCopy
 from tune_sync.buckets.environment import environment_options
 from tune_sync.errors import HomeLostError, PathRefusedError, StoreDeniedError

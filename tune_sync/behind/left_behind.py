@@ -38,11 +38,10 @@ from tune_sync.manifest import Seal
 logger = logging.getLogger("ray.tune_sync")  # below "ray": Ray shows it on the driver
 
 MARK, LOCK = "staged_for.json", "agent.lock"
-# What nobody came back for is removed after so long. A shorter time would lose what was reported
-# when a machine is repaired and its experiment restored; a longer one fills disks for nobody.
-LEFT_AGE_S = 14 * 24 * 3600.0
-# Memory is too dear for that: it moves to the disk after so long.
-MEMORY_AGE_S = 3600.0
+_OLDER = (
+    "%s was staged on node %s and is not stored; it is dropped, as a later one of its trial is "
+    "stored: it may have been deleted (num_to_keep, keep_best, sync_on_checkpoint=False)"
+)
 
 
 class Claim:
@@ -67,7 +66,8 @@ class Claim:
             self._dir.parents[1].mkdir(mode=0o700, parents=True, exist_ok=True)
             self._dir.mkdir(parents=True, exist_ok=True)
             if self._lock is None:
-                self._lock = _locked(self._dir)
+                with suppress(OSError):  # a restore says what is wrong with it
+                    self._lock = _locked(self._dir)
             os.utime(mark_as(self._dir.parent, self._where, self._begun_by))
         except OSError as error:
             logger.debug("%s: %s", self._dir, error)
@@ -128,9 +128,13 @@ class LeftBehind:
 
     @contextmanager
     def taken(self) -> Iterator[bool]:
-        """Whether nobody uses it; then nobody else takes it meanwhile."""
+        """Whether nobody uses it; then nobody else takes it meanwhile.
+
+        Raises:
+            OSError: That cannot be known, as on a file system without locks.
+        """
         lock = None
-        with suppress(OSError):
+        with suppress(FileNotFoundError):  # who had it has removed it
             lock = _locked(self.root / layout.INTERNAL_DIR)
         try:
             yield lock is not None
@@ -155,48 +159,6 @@ def find(staging: Path) -> list[LeftBehind]:
             run, node, seen_s = root.parent.name, root.name, mark.stat().st_mtime
             found.append(LeftBehind(root, where, run, node, seen_s, begun_by))
     return found
-
-
-def sweep_old(staging: Path, now_s: float) -> list[Path]:
-    """Remove what nobody came back for; returns it."""
-    removed = []
-    for left in find(staging):
-        if now_s - left.seen_s > LEFT_AGE_S:
-            with left.taken() as is_free:
-                if is_free:
-                    left.remove()
-                    removed.append(left.root)
-                    logger.warning(
-                        "removed %s: it was staged for %s, which nobody has resumed for %.0f days",
-                        left.root, left.where, LEFT_AGE_S / 24 / 3600,
-                    )  # fmt: skip
-    return removed
-
-
-def sweep_memory(folder: Path, staging: Path, now_s: float) -> list[Path]:
-    """Move what nobody came back for from memory to the disk; returns where that is now.
-
-    Args:
-        folder: In shared memory.
-        staging: On the disk.
-        now_s: Seconds since the epoch.
-    """
-    moved = []
-    for left in find(folder):
-        if now_s - left.seen_s > MEMORY_AGE_S:
-            with left.taken() as is_free:
-                target = staging / left.owner / left.node
-                if is_free and move_to_disk(left.root, target):
-                    moved.append(target)
-    return moved
-
-
-def sweep_trash(memory: Path) -> None:
-    """Remove what an agent that was killed had begun to remove from a run's memory."""
-    store = LocalStore(memory)
-    for entry in store.list(layout.TRASH_DIR):
-        with suppress(OSError):
-            store.remove_tree(entry.key)
 
 
 def remove_sent(roots: Iterable[Path]) -> bool:
@@ -293,6 +255,7 @@ def _copy(source: StagedCopies, target: StagedCopies, checkpoint: str, attempt: 
 def send_left(
     left: LeftBehind, home: Home, is_wanted: Callable[[str], bool | None],
     moved: Callable[[], None] = lambda: None, sent: list[str] | None = None,
+    is_stored: Callable[[str], bool] = lambda checkpoint: False,
 ) -> list[str]:  # fmt: skip
     """Send what was reported and is still wanted, and remove the rest; returns what was sent.
 
@@ -304,6 +267,7 @@ def send_left(
         is_wanted: Of a checkpoint's key; None if it is none of this experiment, and stays.
         moved: Called again and again as long as this gets on.
         sent: Here what was sent is added, also if an error is raised then.
+        is_stored: Whether the destination has it: then nobody misses it here.
 
     Raises:
         DamagedOnWayError: See `send_attempt`; what is not sent stays, and the others are sent.
@@ -324,6 +288,8 @@ def send_left(
         with failures.kept(checkpoint):
             if wanted and seal is not None and _send(copies, checkpoint, seal, home, moved):
                 sent.append(checkpoint)
+            elif not wanted and _is_missed(copies, checkpoint, attempt, seal, is_stored):
+                logger.warning(_OLDER, checkpoint, left.node)
             copies.remove(checkpoint, attempt)
     if unlisted:
         logger.warning("%s keeps what cannot be looked at: %s", left.root, unlisted[0])
@@ -336,6 +302,15 @@ def send_left(
     if not stays:
         left.remove()
     return sent
+
+
+def _is_missed(
+    copies: StagedCopies, checkpoint: str, attempt: str, seal: Seal | None,
+    is_stored: Callable[[str], bool],
+) -> bool:  # fmt: skip
+    """Whether it was reported, and was never stored."""
+    is_whole = seal is not None and seal.ranks_count is not None
+    return is_whole and not is_stored(checkpoint) and not copies.stored_as(checkpoint, attempt)
 
 
 def _in_order(
@@ -382,11 +357,17 @@ def _send(
 
 
 def _locked(directory: Path) -> IO[str] | None:
-    """The lock in a directory; None if another process has it."""
-    lock = open(directory / LOCK, "a")  # noqa: SIM115
+    """The lock in a directory; None if another process has it. Raises OSError where it cannot."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
+        lock = open(directory / LOCK, "a")  # noqa: SIM115
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise
+    except BlockingIOError:
         return None
+    except OSError as error:
+        why = f"it cannot be locked ({error.strerror}), so nothing there is used or removed"
+        raise OSError(error.errno, why, str(directory / LOCK)) from error
     return lock

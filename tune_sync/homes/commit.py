@@ -25,7 +25,7 @@ from typing import Any
 
 from tune_sync import layout
 from tune_sync.errors import NOT_PUBLISHABLE, DamagedError, NotWholeError
-from tune_sync.homes.recorded import Recovery, newest_of, recorded, staged
+from tune_sync.homes.recorded import Recovery, passed_by, recorded, staged
 from tune_sync.homes.records import Records
 from tune_sync.homes.replacing import replace_file
 from tune_sync.homes.store import Store
@@ -217,10 +217,10 @@ class Committer(Records):
         lacks: Callable[[str, str], bool] | None = None,
     ) -> Recovery:  # fmt: skip
         completed, dropped, kept = [], [], []
-        newest = newest_of(recorded(self.store))
+        after_of = passed_by(recorded(self.store), keeps_all=self.keeps_all)
         for checkpoint in list(staged(self.store)):
             self._fence()
-            after = newest.get(layout.parent(checkpoint), "")
+            after = after_of(checkpoint)
             if lacks is not None and lacks(checkpoint, after):
                 kept.append(checkpoint)
                 continue
@@ -323,8 +323,7 @@ class Committer(Records):
     def _place_late(self, checkpoint: str, after: str, strict: bool) -> Manifest | None:
         """Place parts that surely are a whole checkpoint; None if there is nothing of that kind.
 
-        They may have been sent on behind a driver that was then killed. What is not later than all
-        that is published may have been deleted meanwhile, and does not come back.
+        They may have been sent on behind a driver that was then killed. See `passed_by`.
         """
         if layout.by_age(checkpoint) <= layout.by_age(after):
             return None

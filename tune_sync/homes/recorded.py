@@ -71,7 +71,13 @@ class Reads(Readable, Protocol):
 
 
 class Commits(Protocol):
-    """What orders writes at the home of a driver. See `commit.Committer`."""
+    """What orders writes at the home of a driver. See `commit.Committer`.
+
+    Attributes:
+        keeps_all: See `passed_by`.
+    """
+
+    keeps_all: bool
 
     def place(
         self, checkpoint: str, *, strict: bool = False, attempts: Collection[str] | None = None,
@@ -127,6 +133,19 @@ def recorded(store: Readable, below: str = layout.MANIFESTS_DIR) -> Iterator[str
 def newest_of(checkpoints: Iterable[str]) -> dict[str, str]:
     """Trial directory -> the latest of its checkpoints."""
     return {layout.parent(key): key for key in sorted(checkpoints, key=layout.by_age)}
+
+
+def passed_by(published: Iterable[str], *, keeps_all: bool) -> Callable[[str], str]:
+    """What a staged checkpoint has to be later than, to be published after all; "" if nothing.
+
+    The latest of its trial: what is older may have been deleted meanwhile, and does not come back.
+    With `keeps_all` nothing is deleted, and only what is published already is not wanted.
+    """
+    there = set(published)
+    if keeps_all:
+        return lambda checkpoint: checkpoint if checkpoint in there else ""
+    newest = newest_of(there)
+    return lambda checkpoint: newest.get(layout.parent(checkpoint), "")
 
 
 def staged(store: Readable) -> Iterator[str]:

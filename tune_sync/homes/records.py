@@ -38,6 +38,8 @@ class Records:
         store: Rooted at the experiment directory.
     """
 
+    keeps_all = False  # see `recorded.passed_by`
+
     def __init__(self, store: Store) -> None:
         self.store = store
 

@@ -15,8 +15,8 @@ def log_recovery(root: str, recovery: Recovery) -> None:
         logger.warning("%s: finished publishing %s", root, ", ".join(recovery.completed))
     if recovery.dropped:
         logger.warning(
-            "%s: dropped incomplete %s: not all of it was stored when its run ended, or it was "
-            "being deleted",
+            "%s: dropped %s: not all of it was stored when its run ended, or it was being deleted, "
+            "or may have been, as a later one of its trial is stored",
             root, ", ".join(recovery.dropped),
         )  # fmt: skip
     log_forgotten(root, recovery)

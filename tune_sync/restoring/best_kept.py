@@ -41,6 +41,11 @@ class Scored:
     is_needed: bool
 
 
+def keeps_all(checkpoint_config: Any) -> bool:
+    """Whether Ray deletes no checkpoints of a run."""
+    return getattr(checkpoint_config, "num_to_keep", None) is None
+
+
 def check_score(config: SyncConfig, checkpoint_config: Any) -> None:
     """Raise ConfigError if nothing says what is best."""
     name = getattr(checkpoint_config, "checkpoint_score_attribute", None)

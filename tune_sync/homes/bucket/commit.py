@@ -49,7 +49,7 @@ from tune_sync.homes.bucket.staging import (
     settle,
     settle_all,
 )
-from tune_sync.homes.recorded import Recovery, newest_of
+from tune_sync.homes.recorded import Recovery, passed_by
 from tune_sync.manifest import (
     FORMAT_VERSION,
     FileEntry,
@@ -260,10 +260,10 @@ class BucketCommitter(BucketRecords):
     ) -> Recovery:  # fmt: skip
         completed, dropped, kept = [], [], []
         recorded = set(self.recorded())
-        newest = newest_of(recorded)
+        after_of = passed_by(recorded, keeps_all=self.keeps_all)
         for checkpoint, staged in self._all_staged().items():
             self._fence()
-            after = newest.get(layout.parent(checkpoint), "")
+            after = after_of(checkpoint)
             self._unread.discard(checkpoint)
             if self._sweep_published(checkpoint, staged, recorded):
                 continue
@@ -379,8 +379,7 @@ class BucketCommitter(BucketRecords):
     def _finish_unplaced(self, checkpoint: str, staged: Staged, after: str, strict: bool) -> bool:
         """Publish parts that surely are a whole checkpoint; whether that could be done.
 
-        A driver may have taken it, and been killed before that was in the bucket. What is not later
-        than all that is published may have been deleted meanwhile, and does not come back.
+        A driver may have taken it, and been killed before that was in the bucket. See `passed_by`.
         """
         if staged.retired() or layout.by_age(checkpoint) <= layout.by_age(after):
             return False

@@ -56,6 +56,8 @@ class BucketRecords:
         bucket: Rooted at the experiment.
     """
 
+    keeps_all = False  # see `recorded.passed_by`
+
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
         # Checkpoints of which something could not be read: nothing of them is dropped for that.
