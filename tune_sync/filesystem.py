@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tune_sync import layout, storage_options
+from tune_sync.artifacts import Artifacts
 from tune_sync.buckets.bucket import check_object_key
 from tune_sync.buckets.url import BucketUrl
 from tune_sync.errors import ConfigError, ImmutableError, PathRefusedError
@@ -47,6 +48,7 @@ from tune_sync.transfer.tree import TreeFile
 from tune_sync.transfer.turn import COPYING, InTurn
 from tune_sync.transfer.upload import CheckpointUpload
 from tune_sync.transfer.uploads import Uploads
+from tune_sync.verbs import PlainVerbs
 
 # Those that someone still has: what opens a run's results later gets another one.
 _HANDLERS: WeakValueDictionary[str, SyncHandler] = WeakValueDictionary()
@@ -79,7 +81,7 @@ def open_handler(spec: Spec, connector: Connector) -> SyncHandler:
     return handler
 
 
-class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
+class SyncHandler(PlainVerbs):
     """The filesystem of one run. See the module's text.
 
     Attributes:
@@ -103,6 +105,7 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         self.files = SentFiles(
             self._tell, self._record.storing, lambda: connector.unstored(self.spec, is_last=False)
         )
+        self._artifacts = Artifacts(self.files.failed, spec.options.checkpoint_depth)
         self._reads = Reads()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -160,14 +163,6 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         options = self.connector.storage_options(self.spec)
         return BucketSite(BucketUrl(self.spec.scheme, self.experiment_root), options)
 
-    def get_type_name(self) -> str:
-        """Shown in Ray's messages."""
-        return "tune_sync"
-
-    def normalize_path(self, path: str) -> str:
-        """Paths are taken as they are."""
-        return path
-
     def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
         """Types and sizes; NotFound only for what is surely not there."""
         return [self._file_info(path) for path in paths]
@@ -194,7 +189,9 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         begun = self.spec.address is not None and not is_over
         if self.is_driver and not begun and path == self.experiment_root:
             self.start()  # also for a second fit(): it is told that the experiment exists
-        place = self._place(path)
+        place = self._place_told(path)
+        if place is None:
+            return
         if place.kind is Kind.CHECKPOINT and not place.inner:
             self._begin(place.checkpoint)
         elif place.kind is Kind.CHECKPOINT:
@@ -204,10 +201,13 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def open_output_stream(self, path: str, metadata: object) -> pa.PythonFile:
         """A stream into a checkpoint's staging, or into a file that appears whole on close."""
-        key, place = self.key(path) or "", self._place(path)
-        if not self._wanted(place, key):
+        key, place = self.key(path) or "", self._place_told(path)
+        if place is None or not self._wanted(place, key):
             return pa.PythonFile(NullStream(), mode="w")
         if place.kind is Kind.CHECKPOINT:
+            if not place.inner and self._is_not_begun(place):
+                self._artifacts.refuse_name(key)
+                return pa.PythonFile(NullStream(), mode="w")
             layout.check_inside(path, place)
             upload = self._upload(place)
             return pa.PythonFile(InTurn(COPYING, lambda: upload.open(place.inner)), mode="w")
@@ -216,10 +216,6 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         make = partial(self._file_stream, key, place)
         # The driver's control loop must not wait for threads that copy.
         return pa.PythonFile(make() if self.run else InTurn(COPYING, make), mode="w")
-
-    def open_append_stream(self, path: str, metadata: object) -> pa.PythonFile:
-        """Refused: what is stored is replaced whole."""
-        raise ConfigError(f"cannot append to {path}: write the whole file again")
 
     def open_input_stream(self, path: str) -> pa.NativeFile:
         """Read a file from its start to its end."""
@@ -253,27 +249,6 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             self._record.refuse_delete(self._own_key(path))
         else:
             self._remove(self._own_key(path))
-
-    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
-        """Remove what a directory holds."""
-        for info in self.get_file_info_selector(pafs.FileSelector(path, missing_dir_ok)):
-            remove = self.delete_dir if info.type == pafs.FileType.Directory else self.delete_file
-            remove(info.path)
-
-    def delete_root_dir_contents(self) -> None:
-        """Refused."""
-        raise PathRefusedError("refused to delete everything below the storage path")
-
-    def move(self, source: str, target: str) -> None:
-        """Refused: results are written once, in their place."""
-        raise ConfigError(f"cannot move {source} to {target}: copy it, then delete it")
-
-    def copy_file(self, source: str, target: str) -> None:
-        """Copy a file within the experiment."""
-        writer = self.open_output_stream(target, None)
-        with self.open_input_file(source) as reader:
-            shutil.copyfileobj(reader, writer, COPY_BYTES)
-        writer.close()  # as in `send_file`
 
     def publish(self, path: str, metrics: Any = None) -> Conflicts:
         """Publish what all writers sealed (`Home.publish`). On the driver that is seen at once."""
@@ -325,6 +300,22 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         depth = self.spec.options.checkpoint_depth
         return layout.classify(self._own_key(path), checkpoint_depth=depth)
 
+    def _place_told(self, path: str) -> Place | None:
+        """`_place`; None for an artifact that is refused, which is told."""
+        try:
+            return self._place(path)
+        except PathRefusedError as error:
+            if self.run is not None:
+                raise
+            self._artifacts.refuse(self._own_key(path), error)
+            return None
+
+    def _is_not_begun(self, place: Place) -> bool:
+        """Whether this is no report of a checkpoint, but a copy of a trial's directory."""
+        is_report = self.run is not None or not self.spec.options.checkpoint_depth
+        upload = None if is_report else self.uploads.find(place.checkpoint)
+        return not is_report and (upload is None or upload.is_over)
+
     def locate(self, path: str) -> tuple[Home, str, str]:
         """The home to read `path` from, its key there, and what the keys are relative to."""
         key = self._own_key(path) if self.spec.scheme else self.key(path)
@@ -363,7 +354,10 @@ class SyncHandler(pafs.FileSystemHandler):  # type: ignore[misc]
             home = self._home()
             if isinstance(home, SharedHome) and home.is_working_directory(place.trial):
                 return False
-        return wanted(place, key, self.spec.options, is_driver=self.run is not None)
+        is_driver = self.run is not None
+        if not wanted(place, key, self.spec.options, is_driver=is_driver):
+            return False
+        return is_driver or not self._artifacts.is_of_driver(key)
 
     def _begin(self, checkpoint: str, **how: bool) -> CheckpointUpload:
         return self.uploads.begin(self._writable_home(), checkpoint, self.connector.rank(), **how)

@@ -12,21 +12,19 @@ from typing import Any
 
 import pyarrow.fs as pafs
 import ray
-import ray.train
 import ray.tune
 
 from tune_sync import layout
 from tune_sync.agents.node_agents import RayNodes
 from tune_sync.buckets.url import is_bucket_url, path_of_url
-from tune_sync.checkpoint import Checkpoint
 from tune_sync.destination import Destination, is_file_url, parse_destination, resolve_destination
 from tune_sync.ended_run import end_run
-from tune_sync.errors import AskedTwiceError, ConfigError, TuneSyncError
+from tune_sync.errors import ConfigError, TuneSyncError
 from tune_sync.field_checks import check_run_fields, names_its_fields
 from tune_sync.filesystem import SyncHandler
+from tune_sync.hearing import Hearing, OurCallback, around
 from tune_sync.homes.saved_state import TrialNames, check_restored
 from tune_sync.homes.saved_tuner import keep_copy
-from tune_sync.manifest import warn_of_conflicts
 from tune_sync.metrics import plain_metrics
 from tune_sync.new_run import (
     OwnSync,
@@ -135,7 +133,7 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
     def _was_restored_without_us(self, filesystem: Any) -> None:
         """By `tune.Tuner.restore(path, storage_filesystem=...)`, with one of the user's own."""
         logger.warning("restoring through %s: results are not synced by tune_sync", filesystem)
-        others = [c for c in self.callbacks or () if not isinstance(c, SyncCallback)]
+        others = [c for c in self.callbacks or () if not isinstance(c, OurCallback)]
         object.__setattr__(self, "callbacks", others)
 
     def __copy__(self) -> RunConfig:
@@ -168,13 +166,13 @@ class RunConfig(ray.tune.RunConfig):  # type: ignore[misc]
         """A fresh filesystem and callback for the present name and storage path."""
         settings = self.sync_config, self._place(), self.name or "", on_existing
         filesystem = make_filesystem(*settings, keeps_all=keeps_all(self.checkpoint_config))
-        others = [c for c in self.callbacks or () if not isinstance(c, SyncCallback)]
         ours = SyncCallback(filesystem, OwnSync.of(self.sync_config))
         ours.needs_state = is_space_left_out()
-        self.__dict__.update(storage_filesystem=filesystem, callbacks=[*others, ours])
+        callbacks = around(self.callbacks or (), ours)
+        self.__dict__.update(storage_filesystem=filesystem, callbacks=callbacks)
 
 
-class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
+class SyncCallback(OurCallback):
     """Tells tune_sync of Ray's driver-side events. Part of `RunConfig` and `run_config_kwargs`.
 
     Args:
@@ -194,13 +192,14 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         self._begin()
 
     def _begin(self) -> None:
+        self._hearing = Hearing(self._filesystem)
         self._saves, self._written, self._clones = DroppedSaves(), WrittenRecords(), Clones()
         self._lost = LostCheckpoints(self._filesystem)
         self._best, self._trials = BestKept(self._handler.spec.options.keep_best), list[Any]()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = dict.fromkeys(("_saves", "_written", "_clones", "_lost", "_best", "_trials"))
-        return {**self.__dict__, **own}
+        own = ("_hearing", "_saves", "_written", "_clones", "_lost", "_best", "_trials")
+        return {**self.__dict__, **dict.fromkeys(own)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -281,6 +280,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
 
     def on_trial_save(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Ray has processed a save."""
+        self._hearing.saved(trial)
         self._saves.processed(trial)
         self._written.refresh(self._handler.run)
         self._best.look(self._handler.run, trial)
@@ -304,21 +304,18 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         self._handler.uploads.forget(ray_records.directory_of(trial))
         self._best.look(self._handler.run, trial, has_ended=True)
 
+    def place(self, trial: Any, checkpoint: Any) -> None:
+        """See `Hearing.place`. Called before the user's own callbacks hear of a checkpoint."""
+        self._hearing.place(trial, checkpoint)
+
     def on_checkpoint(
         self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any
     ) -> None:
-        """Publish a checkpoint, or refuse it: Ray does not register one that raises here."""
+        """Place it, if that is not done, and prepare for Ray to register it. Raises as `place`."""
+        self.place(trial, checkpoint)
         if checkpoint.filesystem != self._filesystem:
             return
         number = ray_records.own_number(trial, checkpoint)
-        try:
-            self._publish(checkpoint, ray_records.last_metrics(trial))
-        except AskedTwiceError:
-            raise
-        except Exception as error:
-            self._handler.start().refused[checkpoint.path] = error
-            ray_records.reserve(trial, number)
-            raise
         run = self._handler.start()
         self._saves.register(trial, partial(self._registering, run, trials, trial))
         self._registering(run, trials, trial, checkpoint)
@@ -332,14 +329,6 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
             keep_saves = partial(self._keep_dropped_saves, trials)
             go_on = partial(self._lost.go_on_without, run, trials)
             end_run(handler, run, keep_saves, partial(self._written.refresh, run), go_on)
-
-    def _publish(self, checkpoint: Any, metrics: dict[str, Any]) -> None:
-        path = checkpoint.path
-        warn_of_conflicts(path, self._handler.publish(path, plain_metrics(metrics)))
-        # Every process that opens it gets a directory of its own: with Ray's class, a second
-        # reader on a node downloads over the files that the first one is reading.
-        if type(checkpoint) in (ray.tune.Checkpoint, ray.train.Checkpoint):
-            checkpoint.__class__ = Checkpoint
 
     def _publish_early(self, trial: Any) -> None:
         """Publish the checkpoint that a trial will load, though Ray did not register it.
@@ -386,7 +375,7 @@ class SyncCallback(ray.tune.Callback):  # type: ignore[misc]
         is_late = trial.is_finished() or number < max(kept, default=-1)
         if number in kept or (is_late and (self._best.keep_count or ray_records.keeps_few(trial))):
             return
-        self._publish(result.checkpoint, result.metrics or {})
+        self._hearing.publish(result.checkpoint, result.metrics or {})
         if not is_late:
             self._saves.keep(trial, result)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -59,3 +60,25 @@ def test_one_that_is_stored_after_all_is_not(local_ray: None, tmp_path: Path) ->
     (result,) = tuner(tmp_path, makes_way=True).fit()
     assert result.error is None
     assert Path(result.path, "notes").read_text() == "2"
+
+
+def leaves_odd_files(config: dict[str, Any]) -> None:
+    """Without checkpoints: its files are sent as it ends."""
+    for name in "good", "result.json", "checkpoint_000007":
+        Path(name).write_text("of the trial")
+    Path("loop").symlink_to(".")
+    tune.report({"step": 0})
+
+
+def test_all_else_is_stored_what_is_not_is_named_and_the_drivers_files_stay(
+    local_ray: None, tmp_path: Path
+) -> None:
+    sync_config = SyncConfig(sync_artifacts=True)
+    run_config = RunConfig(name="x", storage_path=tmp_path, verbose=0, sync_config=sync_config)
+    with pytest.raises(NotStoredError, match=r"loop/loop") as raised:
+        tune.Tuner(leaves_odd_files, run_config=run_config).fit()
+    assert "checkpoint_000007: a file cannot have the name" in str(raised.value)
+    (trial,) = tmp_path.glob("x/leaves_odd_files_*")
+    assert (trial / "good").read_text() == "of the trial"
+    assert (trial / "loop/loop/good").read_text() == "of the trial"
+    assert json.loads((trial / "result.json").read_text())["step"] == 0

@@ -36,9 +36,11 @@ class _Told:
         rank: Its writer's.
         is_given_up: Its try was given up since.
         is_taken: `take` gave it, and nobody told of it since.
+        is_reported: It is surely a checkpoint: not only a directory that has such a name.
     """
 
     rank: int
+    is_reported: bool = True
     is_given_up: bool = False
     is_taken: bool = False
 
@@ -157,7 +159,7 @@ class Uploads:
         first: Exception | None = None
         for checkpoint, upload in uploads:
             try:
-                self._seal(checkpoint, upload)
+                self._seal(checkpoint, upload, checkpoint == mine)
             except Exception as error:
                 if first is None:
                     first = error
@@ -170,11 +172,15 @@ class Uploads:
         reported = self.find(mine)
         if reported is not None:
             reported.check()
+            with self._lists:  # another thread may have sealed it
+                for told in self._not_taken(mine).values():
+                    told.is_reported = True
 
-    def _seal(self, checkpoint: str, upload: CheckpointUpload) -> None:
+    def _seal(self, checkpoint: str, upload: CheckpointUpload, is_reported: bool) -> None:
         is_first = upload.sealed_bytes is None
         if upload.seal():
-            self.heard_of(((checkpoint, upload.reported_as, upload.rank),))
+            sealed = ((checkpoint, upload.reported_as, upload.rank),)
+            self.heard_of(sealed, is_reported=is_reported)
             if is_first:
                 self._tell_sealed(upload)
 
@@ -183,16 +189,20 @@ class Uploads:
         is_staged = upload.reported_as != upload.attempt
         self._sealed(Report(blocked_s, upload.sealed_bytes or 0, is_staged))
 
-    def heard_of(self, reported: Iterable[Reported]) -> None:
+    def heard_of(self, reported: Iterable[Reported], *, is_reported: bool = True) -> None:
         """Note attempts sealed by processes that reported to this one."""
         with self._lists:
             for checkpoint, attempt, rank in reported:
                 directory = layout.parent(checkpoint)
                 beside = self._reported[directory] = self._reported.pop(directory, {})
-                told = beside.setdefault(checkpoint, {}).setdefault(attempt, _Told(rank))
+                told = beside.setdefault(checkpoint, {}).setdefault(
+                    attempt, _Told(rank, is_reported=is_reported)
+                )
                 told.is_taken = False
                 if len(beside) > CHECKPOINTS_KEPT:
-                    del beside[next(iter(beside))]
+                    others = [c for c in beside if c != checkpoint]
+                    unreported = (c for c in others if not _is_reported(beside[c]))
+                    del beside[next(unreported, others[0])]
 
     def reported(self) -> tuple[Reported, ...]:
         """What this process sealed, or heard of, last, and does not know to be given up."""
@@ -200,7 +210,7 @@ class Uploads:
             newest = (
                 (checkpoint, attempts)
                 for beside in reversed(self._reported.values())
-                for checkpoint, attempts in islice(reversed(beside.items()), TOLD_COUNT)
+                for checkpoint, attempts in _newest(beside)
             )
             return tuple(
                 (checkpoint, attempt, told.rank)
@@ -235,6 +245,12 @@ class Uploads:
         with self._lists:
             return _of_last_try(self._not_taken(checkpoint))
 
+    def newest_left(self, directory: str) -> str:
+        """The newest checkpoint in a directory that nobody has taken, or ""."""
+        with self._lists:
+            left = (c for c in self._reported.get(directory, ()) if self._not_taken(c))
+            return max(left, key=layout.by_age, default="")
+
     def take(self, checkpoint: str) -> list[str]:
         """`reported_at`, and not again, unless somebody tells of them again."""
         with self._lists:
@@ -246,6 +262,21 @@ class Uploads:
     def _not_taken(self, checkpoint: str) -> dict[str, _Told]:
         known = self._reported.get(layout.parent(checkpoint), {}).get(checkpoint, {})
         return {attempt: told for attempt, told in known.items() if not told.is_taken}
+
+
+def _is_reported(attempts: Mapping[str, _Told]) -> bool:
+    return any(told.is_reported for told in attempts.values())
+
+
+def _newest(beside: dict[str, dict[str, _Told]]) -> list[tuple[str, dict[str, _Told]]]:
+    """The newest checkpoints of a trial, and the newest of those that are surely reported.
+
+    A trial may write directories with such names as artifacts: no driver ever takes them.
+    """
+    newest = list(reversed(beside.items()))
+    surely = [checkpoint for checkpoint, attempts in newest if _is_reported(attempts)]
+    told = {*surely[:TOLD_COUNT], *(checkpoint for checkpoint, _ in newest[:TOLD_COUNT])}
+    return [each for each in newest if each[0] in told]
 
 
 def _of_last_try(attempts: Mapping[str, _Told]) -> list[str]:
