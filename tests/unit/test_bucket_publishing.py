@@ -124,6 +124,20 @@ def test_staging_of_ray_train_that_no_record_names_goes() -> None:
         go_by_record(home, "here", resumes=True)
 
 
+def test_one_answer_that_there_is_no_record_of_ray_train_drops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    home = BucketHome(MemoryBucket(), checkpoint_depth=0)
+    name = "checkpoint_000000"
+    home.seal(name, Seal(home.begin(name), 0, 1.0, (), ranks_count=1))
+    home.bucket.put(TRAIN_RECORD, record(name))
+    info = home.bucket.info
+    with monkeypatch.context() as wrong:
+        wrong.setattr(home.bucket, "info", lambda k: None if k == TRAIN_RECORD else info(k))
+        drop_unnamed(home, "here")
+    assert home.committer.recover().completed == (name,)
+
+
 def test_a_name_that_ray_train_will_report_again_is_free_when_it_is_resumed() -> None:
     home = BucketHome(MemoryBucket(), checkpoint_depth=0)
     for name in ("checkpoint_000000", "checkpoint_000001"):

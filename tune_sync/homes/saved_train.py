@@ -133,4 +133,7 @@ def _unnamed(home: DriverHome) -> list[str]:
 def _named(home: Home) -> list[str] | None:
     """See `named_in`. None: there is no record. []: its shape is not known, so nothing is said."""
     found = home.info(layout.TRAIN_RECORD)
-    return None if found is None else named_in(home.read(found.key, 0, found.size_bytes))
+    if found is None:  # one answer is not enough: what it does not name is dropped
+        is_there = any(entry.key == layout.TRAIN_RECORD for entry in home.list("", False))
+        return [] if is_there else None
+    return named_in(home.read(found.key, 0, found.size_bytes))
