@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -139,9 +138,9 @@ def check_seconds(name: str, value: Any, most: float) -> None:
             "SyncConfig(...): the first value is sync_period, and no place; if a place is meant, "
             "name it: SyncConfig(upload_dir=...)"
         )
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not float(value) > 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise ConfigError(f"SyncConfig({name}={value!r}): a number of seconds above zero is needed")
-    if float(value) > most:
+    if value > most:
         raise ConfigError(f"SyncConfig({name}={value!r}): give {most:.0f} seconds at most")
 
 
@@ -166,7 +165,7 @@ def check_count(name: str, value: Any, what: str) -> None:
 
 def check_above_zero(given: str, value: Any, what: str) -> None:
     """Raise ConfigError, which begins with what was given, if it is no whole number above zero."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
         raise ConfigError(f"{given}: {what} above zero is needed")
 
 

@@ -177,7 +177,8 @@ class SyncHandler(PlainVerbs):
             entries = home.list(key, selector.recursive)
         elif not entries and not selector.allow_not_found:
             raise FileNotFoundError(selector.base_dir)
-        if selector.recursive and (checkpoint := self._place(selector.base_dir).checkpoint):
+        is_own = selector.recursive and base == self.experiment_root
+        if is_own and (checkpoint := self._place(selector.base_dir).checkpoint):
             self._reads.listed(home, checkpoint, key, entries)
         return [as_file_info(f"{base}/{entry.key}", entry) for entry in entries]
 

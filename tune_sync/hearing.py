@@ -107,11 +107,9 @@ class Hearing:
         if layout.by_age(left) <= layout.by_age(run.latest(directory)):
             return
         path = f"{self._handler.experiment_root}/{left}"
-        logger.warning(
-            "a callback raised as Ray told it of %s: that is stored, but Ray does not know it", path
-        )
         try:
             self.place(trial, Checkpoint(path, self._filesystem))
+            logger.warning("a callback raised as Ray told it of %s: Ray does not know it", path)
         except Exception as error:  # named by `refused`, and at the end
             logger.error("%s is not stored, and fit() will fail: %s", path, error)
         self._heard = None

@@ -124,9 +124,16 @@ class Publisher:
         Raises as `wait_for`.
         """
         with self._names_changed:
-            self._doomed.pop(checkpoint, None)
+            doomed, was_due = self._doomed.pop(checkpoint, None), checkpoint in self._due
             self._due.pop(checkpoint, None)
-            self.wait_for(checkpoint, timeout_s)
+            try:
+                self.wait_for(checkpoint, timeout_s)
+            except SyncTimeoutError:
+                if doomed is not None:
+                    self._doomed[checkpoint] = doomed
+                if was_due:
+                    self._due[checkpoint] = None
+                raise
             self._undone.pop(checkpoint, None)  # also of a delete that failed meanwhile
 
     def spare(self, checkpoint: str) -> bool:

@@ -18,6 +18,8 @@ from pathlib import Path
 
 # Ray reads the clock a moment after this, so that the next second is too early.
 APART_S = 2.0
+# Of several that start at once each waits for those before it.
+LOCK_TRIES, LOCK_TRY_S = 200, 0.1
 
 
 def take_turn(
@@ -25,7 +27,8 @@ def take_turn(
 ) -> None:
     """Wait until no other run of this name has started within the last two seconds.
 
-    Where this cannot be noted, as in a full temporary directory, nothing is waited for.
+    Where this cannot be noted, as in a full temporary directory, nothing is waited for; and no
+    longer than 20 s for others.
     """
     key = hashlib.sha256(name.encode()).hexdigest()[:32]
     with suppress(OSError):
@@ -34,11 +37,22 @@ def take_turn(
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         note = os.open(folder / key, flags, 0o600)
         try:
-            fcntl.flock(note, fcntl.LOCK_EX)
+            _lock(note, sleep)
             since_s = clock() - os.fstat(note).st_mtime
             if os.fstat(note).st_size and 0 <= since_s < APART_S:
                 sleep(APART_S - since_s)
             os.pwrite(note, b"1", 0)
             os.utime(note, (clock(), clock()))
-        finally:
+        finally:  # to close it does not unlock it while a process lives that was forked just now
+            fcntl.flock(note, fcntl.LOCK_UN)
             os.close(note)
+
+
+def _lock(note: int, sleep: Callable[[float], None]) -> None:
+    """Raises BlockingIOError if somebody has it for long: one that is stopped just then."""
+    for _ in range(LOCK_TRIES):
+        with suppress(BlockingIOError):
+            fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        sleep(LOCK_TRY_S)
+    fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)

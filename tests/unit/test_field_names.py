@@ -9,7 +9,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from ray import tune
 
@@ -131,11 +130,6 @@ def test_a_place_in_the_place_of_a_period_is_told_to_be_named() -> None:
 def test_a_pattern_that_can_match_nothing_is_refused(pattern: str) -> None:
     with pytest.raises(ConfigError, match=r"SyncConfig\(exclude=...\): '.*' matches nothing"):
         SyncConfig(exclude=[pattern])
-
-
-def test_numbers_of_numpy_are_numbers() -> None:
-    config = SyncConfig(np.int64(5), sync_timeout=np.float32(9), keep_best=np.int32(3))
-    assert (config.sync_period, config.sync_timeout, config.keep_best) == (5, 9, 3)
 
 
 def test_a_class_of_rays_in_the_place_of_an_object_is_refused() -> None:

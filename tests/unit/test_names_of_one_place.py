@@ -71,7 +71,8 @@ def test_that_of_a_live_agent_which_goes_by_another_name_is_named(
         ("moved/exp", "a", True),
         ("moved/exp", "", True),
         ("moved/exp", "b", False),
-        ("x", "a", False),
+        ("x", "a", True),  # it was renamed
+        ("x", "", False),
     ],
 )
 def test_what_may_be_of_the_same_experiment_is_named_and_stays(

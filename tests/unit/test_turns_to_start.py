@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import tempfile
 from pathlib import Path
 
@@ -36,6 +37,16 @@ def test_who_comes_within_two_seconds_waits_for_the_rest_of_them() -> None:
     clock.now_s -= 3600  # a clock that was set back keeps nobody
     take_turn("exp", clock, sleep)
     assert len(slept) == 2
+
+
+def test_who_holds_the_note_for_long_is_not_waited_for_without_end() -> None:
+    asked = list[float]()
+    take_turn("exp")
+    folder = next(Path(tempfile.gettempdir()).glob("tune_sync-*-starts"))
+    with open(next(folder.iterdir())) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        take_turn("exp", sleep=asked.append)
+    assert 5 < sum(asked) < 60
 
 
 def test_where_nothing_can_be_noted_nobody_waits(temporary: Path) -> None:

@@ -291,6 +291,7 @@ def note_run(spec: Spec) -> Any:
         The agent that knows it now; None if there can be none. That is no failure of the run.
     """
     node = node_id()
+    _NOTED.pop(spec.where, None)
     try:
         agent = begin_agent(_agent_at(node), node)
         _NOTED[spec.where] = agent.note_run.remote(spec.where, KnownRun(spec.to_plain()))

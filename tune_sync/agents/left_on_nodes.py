@@ -209,6 +209,8 @@ def _is_there(left: LeftBehind, spec: Spec) -> bool:
     """Whether it was staged for this directory, as it is called now, or through a link."""
     if left.where == spec.where:
         return True
+    if left.is_of_another(spec.begun_by):  # first: what that is on may be a mount that hangs
+        return False
     # Where not all nodes see the directory, what a link leads to on this one says little by itself.
     is_sure = spec.options.shared or (spec.begun_by and left.begun_by == spec.begun_by)
     is_path = not spec.scheme and not is_bucket_url(left.where)
@@ -217,8 +219,9 @@ def _is_there(left: LeftBehind, spec: Spec) -> bool:
 
 def _name_elsewhere(left: LeftBehind, spec: Spec) -> None:
     """An experiment of this name, which was moved or is reached by another way, may be this one."""
-    same_name = posixpath.basename(left.where) == posixpath.basename(spec.where)
-    if same_name and not left.is_of_another(spec.begun_by) and (trials := left.trials()):
+    is_sure = bool(spec.begun_by) and left.begun_by == spec.begun_by
+    is_like = is_sure or posixpath.basename(left.where) == posixpath.basename(spec.where)
+    if is_like and not left.is_of_another(spec.begun_by) and (trials := left.trials()):
         logger.warning(
             "%s keeps what was reported in %s: it was staged for %s, not for %s; if that is the "
             "same directory, restore the experiment by that name to have it sent",
