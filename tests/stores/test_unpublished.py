@@ -37,16 +37,12 @@ class Loses(tune.Callback):  # type: ignore[misc]
         self.lost = ""
         self.bodies: list[str] = []
 
-    def on_checkpoint(
-        self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any
-    ) -> None:
-        if trial.config["trial"] == 0 and checkpoint.path.endswith(LOST):
-            self.lost = checkpoint.path.removeprefix("bucket/")
-            s3(self.server).delete_object(Bucket="bucket", Key=f"{self.lost}/model")
-
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: Any, **info: Any
     ) -> None:
+        if trial and trial.config["trial"] == 0 and result.get("checkpoint_dir_name") == LOST:
+            self.lost = f"{trial.storage.trial_fs_path.removeprefix('bucket/')}/{LOST}"
+            s3(self.server).delete_object(Bucket="bucket", Key=f"{self.lost}/model")
         keys = [key for key in self.keys() if "/experiment_state" in key]
         for key in keys:
             found = s3(self.server).get_object(Bucket="bucket", Key=key)
