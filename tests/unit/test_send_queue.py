@@ -70,6 +70,14 @@ def test_the_newest_of_a_trial_stays_after_it_is_published_while_there_is_room()
     assert {i.attempt for i in made.removable()} == {"t1", "t2"}
 
 
+def test_what_was_never_reported_is_not_the_newest_of_its_trial() -> None:
+    made = queue(1, 2)
+    made.tell(Orders(published=["t1"]))
+    assert made.removable() == []
+    made.tell(Orders(published=["t1"], expected=["t2"]))
+    assert [i.attempt for i in made.removable()] == ["t1"]
+
+
 def test_writers_wait_while_what_is_not_published_takes_the_room() -> None:
     made = queue(1, 2, limit_bytes=2)
     assert not made.has_room

@@ -255,9 +255,14 @@ class SendQueue:
         return rank, self._again_s.get(item.attempt, item.sealed_s), item.attempt
 
     def _newest(self) -> set[str]:
-        """The newest checkpoint of each trial."""
+        """The newest checkpoint of each trial that the driver knows.
+
+        A trial that is paused may have staged one that it never reports: others go on from the
+        one before.
+        """
         newest: dict[str, str] = {}
-        for item in self._items.values():
+        known = {*self._orders.published, *self._orders.expected}.difference(self._orders.dropped)
+        for item in (item for item in self._items.values() if item.attempt in known):
             trial = layout.parent(item.checkpoint)
             newest[trial] = max(newest.get(trial, ""), item.checkpoint, key=layout.by_age)
         return set(newest.values())
