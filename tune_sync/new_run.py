@@ -16,6 +16,7 @@ import ray.cloudpickle
 import ray.tune
 
 from tune_sync import storage_options
+from tune_sync.agents.bucket_probe import check_bucket_of_nodes
 from tune_sync.agents.connect import (
     RayConnector,
     node_id,
@@ -202,15 +203,16 @@ class OwnSync:
 def begin_home(handler: SyncHandler) -> Any:
     """Make this node the home of a run: start the agent and tell the filesystem.
 
-    A bucket needs no such agent. A shared directory is looked at from all nodes.
+    A bucket needs no such agent. It, or a shared directory, is looked at from all nodes.
 
     Returns:
         The agent that others find the run by.
 
     Raises:
         NotSharedError: A node does not see the shared directory; names both.
-        ConfigError: No node has as much shared memory as was asked for; a node cannot stage in
-            `staging_dir`; or a file for TLS is not there.
+        StoreError: Nodes cannot use the bucket; names all, and why.
+        ConfigError: So, by a setting of theirs; no node has as much shared memory as was asked for;
+            a node cannot stage in `staging_dir`; or a file for TLS is not there.
         TransportMissingError: The transport that is required cannot be used.
     """
     spec = handler.spec
@@ -225,6 +227,8 @@ def begin_home(handler: SyncHandler) -> Any:
             handler.start().lease.check()
         address = start_home(node_id())
     spec = replace(spec, address=address)
+    if spec.scheme:
+        check_bucket_of_nodes(spec, handler.connector)
     if spec.options.memory_dir:
         check_memory(spec.options)
     check_staging(spec)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from tests.bed import Cluster
+from tests.bed import Cluster, DriverError
 from tests.hosts.drivers.trainables import GO_ON
 from tests.hosts.searches import DRIVERS, wait_for
 from tests.hosts.stores import show_account, start_google, start_proxy, start_store
@@ -98,6 +99,42 @@ def test_a_new_cluster_goes_on_from_the_url_and_from_a_copy(
         names = [name.rsplit("/", 1)[-1] for name in checkpoints(again)]
         assert names == ["checkpoint_000004"] * 2
     assert copied["path"] == "bucket/moved/exp"
+
+
+@contextmanager
+def without_a_way(cluster: Cluster, name: str) -> Iterator[None]:
+    """A host that cannot reach the store."""
+    route = ["unreachable", cluster.addresses["store"]]
+    cluster.exec(name, ["ip", "route", "add", *route])
+    yield
+    cluster.exec(name, ["ip", "route", "del", *route])
+
+
+def test_a_node_that_cannot_use_the_bucket_is_told_before_training(cluster: Cluster) -> None:
+    server = S3Server(f"http://{cluster.addresses['store']}:8333")
+    sync = {"upload_dir": URL, "storage_options": {**server.options, "tries_count": 2}}
+    trials = [{"host": "w1", "steps": 1}]
+    with without_a_way(cluster, "w2"):
+        with pytest.raises(DriverError) as refusal:
+            drive(cluster, name="lame", make_bucket="bucket", trials=trials, sync=sync)
+        found = drive(
+            cluster, name="limping", trials=trials, sync={**sync, "on_sync_error": "continue"}
+        )
+    (told,) = [t for t in refusal.value.output.splitlines() if t.startswith("tune_sync.errors.")]
+    of = f"{URL}/lame cannot be used by 1 of 2 nodes. node "
+    assert told.startswith(f"tune_sync.errors.StoreUnreachableError: {of}")
+    assert f"({cluster.addresses['w2']}): " in told and cluster.addresses["w1"] not in told
+    assert [(t["step"], t["error"]) for t in found["trials"]] == [(0, "")]
+
+
+def test_trials_may_have_the_drivers_keys_from_ray(cluster: Cluster) -> None:
+    """No other process on their nodes has any."""
+    server = S3Server(f"http://{cluster.addresses['store']}:8333")
+    options = {k: v for k, v in server.options.items() if k not in ("key", "secret")}
+    sync = {"upload_dir": URL, "storage_options": options}
+    trials = [{"host": "w1", "steps": 1}]
+    found = drive(cluster, name="given", make_bucket="bucket", trials=trials, sync=sync)
+    assert [(t["step"], t["error"]) for t in found["trials"]] == [(0, "")]
 
 
 GOOGLE_URL = "gs://bucket/results"

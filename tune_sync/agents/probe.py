@@ -54,10 +54,14 @@ def runs_trials(resources: Mapping[str, float]) -> bool:
     return bool(resources.get("CPU") or resources.get("GPU"))
 
 
-def ask(probe: Callable[..., Any], *args: object) -> Any:
-    """Call a function on the node whose id is the last argument; returns the reference."""
+def ask(probe: Callable[..., Any], *args: object, env_vars: Mapping[str, str] | None = None) -> Any:
+    """Call a function on the node whose id is the last argument; returns the reference.
+
+    `env_vars`: What its environment has besides.
+    """
     strategy = NodeAffinitySchedulingStrategy(str(args[-1]), soft=True)
-    task = ray.remote(num_cpus=0, max_retries=1, scheduling_strategy=strategy)(probe)
+    env = {"runtime_env": {"env_vars": dict(env_vars)}} if env_vars else {}
+    task = ray.remote(num_cpus=0, max_retries=1, scheduling_strategy=strategy, **env)(probe)
     return task.remote(*args)
 
 

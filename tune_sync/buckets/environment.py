@@ -67,6 +67,17 @@ _VARIABLES = {
 }  # fmt: skip
 
 
+# Ray puts the driver's into the environment of each trial: `ray.tune.execution.class_cache`.
+_OF_EACH_TRIAL = (
+    "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN",
+)  # fmt: skip
+
+
+def of_each_trial() -> dict[str, str]:
+    """The credentials of this process that trials have besides their node's."""
+    return {name: os.environ[name] for name in _OF_EACH_TRIAL if name in os.environ}
+
+
 def aws_settings(options: Mapping[str, Any]) -> dict[str, str]:
     """The texts that count for S3, by the name of their option, or of their variable."""
     found = {}

@@ -46,14 +46,16 @@ def open_bucket(
     )  # fmt: skip
 
 
-def check_bucket(url: BucketUrl, options: Mapping[str, Any] | None, *, write: bool) -> None:
+def check_bucket(
+    url: BucketUrl, options: Mapping[str, Any] | None, *, write: bool, tidies: bool = False
+) -> None:
     """Look whether a bucket can be used, with as few requests as that takes.
 
     Args:
         url: The root.
         options: `SyncConfig.storage_options`; none takes those of the environment.
         write: Put and delete an object as well, and put it on condition where its library can.
-            Remove what was left aside.
+        tidies: Remove what was left aside.
 
     Raises:
         ConfigError: No such bucket, another region, a missing library; a store that overlooks
@@ -64,7 +66,7 @@ def check_bucket(url: BucketUrl, options: Mapping[str, Any] | None, *, write: bo
     quick = dict(options or environment_options())
     quick.setdefault("request_timeout_s", 10.0)
     bucket = open_bucket(url, quick, Retry(CHECK_TRIES_COUNT, patience_s=CHECK_PATIENCE_S))
-    bucket.check(tidies=write)
+    bucket.check(tidies=tidies)
     probe = f"{PROBE_KEY}-{uuid.uuid4().hex}"
     if bucket.info(probe) is not None:  # a web server may have a page for every path
         raise ConfigError(
