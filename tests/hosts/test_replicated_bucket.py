@@ -40,6 +40,11 @@ class Bed:
         lines = file.read_text().splitlines() if file.exists() else []
         return [found for found in map(json.loads, lines) if found["event"] == event]
 
+    def knows(self, name: str, count: int, ranks_count: int = 1) -> bool:
+        """Whether so many reports have returned, and the driver has heard of them, too."""
+        returned, heard = self.notes(name, "reported"), self.notes(name, "heard")
+        return len(returned) == count * ranks_count and len(heard) == count
+
     @contextmanager
     def running(self, **spec: Any) -> Iterator[Future[dict[str, Any]]]:
         """A run, while the block does something to it."""
@@ -88,7 +93,7 @@ def test_a_host_that_loses_power_before_anything_was_sent_costs_no_step(bed: Bed
     with bed.running(name=name, steps=7, hold_at=5, max_failures=2, sync=sync) as running:
         wait_for(lambda: len(bed.notes(name, "reported")) >= 2 or running.done(), "two reports")
         cluster.cut("store")
-        wait_for(lambda: len(bed.notes(name, "reported")) == 5 or running.done(), "five reports")
+        wait_for(lambda: bed.knows(name, 5) or running.done(), "five reports")
         host = bed.notes(name, "reported")[-1]["host"]
         cluster.kill(host)
         wait_for(lambda: host not in cluster.alive(), "the host to be given up")
@@ -126,7 +131,7 @@ def test_what_ranks_reported_outlives_the_host_of_one_of_them(bed: Bed) -> None:
     with bed.running(name=name, ranks=2, steps=5, hold_at=3, max_failures=2) as running:
         wait_for(lambda: len(bed.notes(name, "reported")) >= 2 or running.done(), "a step")
         cluster.cut("store")
-        wait_for(lambda: len(bed.notes(name, "reported")) == 6 or running.done(), "three steps")
+        wait_for(lambda: bed.knows(name, 3, ranks_count=2) or running.done(), "three steps")
         (host,) = {n["host"] for n in bed.notes(name, "reported") if n["rank"] == 1}
         cluster.kill(host)
         wait_for(lambda: host not in cluster.alive(), "the host to be given up")

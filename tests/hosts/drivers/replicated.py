@@ -96,6 +96,16 @@ def train(spec: dict[str, Any], found: Any, report: Callable[..., None], rank: i
         time.sleep(spec.get("pause_s", 0.2))
 
 
+class Heard(tune.Callback):
+    """Notes what the driver has heard of: a report may have returned before that."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def on_checkpoint(self, checkpoint: Any, **info: Any) -> None:
+        note(self._name, event="heard", path=checkpoint.path)
+
+
 def trial(spec: dict[str, Any]) -> None:
     """Of Ray Tune."""
     train(spec, tune.get_checkpoint(), tune.report)
@@ -140,7 +150,7 @@ def fit(spec: dict[str, Any]) -> str:
         return str(result.error or "")
     space = {} if "ranks" in spec else spec
     config = RunConfig(
-        name=spec["name"], sync_config=sync_config(spec), verbose=0,
+        name=spec["name"], sync_config=sync_config(spec), verbose=0, callbacks=[Heard(spec["name"])],
         failure_config=tune.FailureConfig(max_failures=spec.get("max_failures", 0)),
     )  # fmt: skip
     (result,) = tune.Tuner(trainable_of(spec), param_space=space, run_config=config).fit()
