@@ -150,7 +150,8 @@ def fit(spec: dict[str, Any]) -> str:
         return str(result.error or "")
     space = {} if "ranks" in spec else spec
     config = RunConfig(
-        name=spec["name"], sync_config=sync_config(spec), verbose=0, callbacks=[Heard(spec["name"])],
+        name=spec["name"], sync_config=sync_config(spec), verbose=0,
+        callbacks=[Heard(spec["name"])],
         failure_config=tune.FailureConfig(max_failures=spec.get("max_failures", 0)),
     )  # fmt: skip
     (result,) = tune.Tuner(trainable_of(spec), param_space=space, run_config=config).fit()
