@@ -52,8 +52,8 @@ class SftpSessions:
         url: For messages.
         host: Name or address.
         port: 0 for the usual one.
-        options: `username`, `password`, `key_filename`, `passphrase`, `host_key`; None or left out
-            takes what `ssh` would: the user of this process, its agent and keys, its known hosts.
+        options: `username`, `password`, `key_filename`, `passphrase`, `host_key`, texts; what is
+            left out is as with `ssh`: the user of this process, its agent and keys, known hosts.
         request_s: Seconds without an answer after which a request has failed.
         connect_s: Seconds to connect.
     """
@@ -147,7 +147,7 @@ class SftpSessions:
         return _Session(client, sftp)
 
     def _connect(self, client: Any) -> None:
-        given = {name: value for name, value in self._options.items() if value is not None}
+        given = dict(self._options)
         self._know_host(client, given.pop("host_key", None))
         alone = "password" in given or "key_filename" in given
         if file := given.get("key_filename"):
@@ -160,7 +160,7 @@ class SftpSessions:
         client.set_missing_host_key_policy(_Unknown(self._url))
         client.connect(
             self._host, self._port, timeout=self._connect_s, banner_timeout=self._connect_s,
-            auth_timeout=self._connect_s, channel_timeout=self._connect_s,
+            auth_timeout=self._request_s, channel_timeout=self._request_s,
             allow_agent=not alone, look_for_keys=not alone, **given,
         )  # fmt: skip
 
