@@ -79,9 +79,9 @@ class SyncConfig(RaySyncConfig):  # type: ignore[misc]  # Ray has no types
             bytes: False stores the lowest rank's (in a bucket, up to 16 MiB) and warns, True
             raises.
         upload_dir: Where results go: the URL of a bucket (`s3://bucket/path`, `gs://`, `abfs://`,
-            any of fsspec), to which every worker writes itself; or a directory that all nodes see
-            (a path that begins with `/`, `.` or `~`, `file://`); with a syncer of your own whatever
-            that understands. None: the driver's node, below `RunConfig.storage_path`.
+            `sftp://`, any of fsspec), to which every worker writes itself; or a directory that all
+            nodes see (a path that begins with `/`, `.` or `~`, `file://`); with a syncer of yours
+            whatever that understands. None: the driver's node, below `RunConfig.storage_path`.
         storage_options: Credentials and settings of the bucket, where the usual environment does
             not have them: for `s3://` key, secret, token, endpoint_url, region, anon, sign_payload,
             engine, request_timeout_s, connect_timeout_s; for all, tries_count of a request (10).

@@ -11,6 +11,7 @@ import pytest
 
 from tests.stores.azure import AzureServer, azurite
 from tests.stores.google import GoogleServer, fake_google
+from tests.stores.openssh import SftpServer, openssh
 from tests.stores.seaweed import S3Server, seaweed
 from tests.stores.xrootd import xrootd
 from tune_sync.buckets.bucket import Bucket
@@ -143,3 +144,19 @@ class TestXrootd(BucketContract):
 
     def make_bucket(self, tmp_path: Path) -> Bucket:
         return open_bucket(parse_bucket_url(self.url))
+
+
+@pytest.fixture(scope="module")
+def ssh() -> Iterator[SftpServer]:
+    with openssh() as running:
+        yield running
+
+
+class TestSftp(BucketContract):
+    @pytest.fixture(autouse=True)
+    def _at(self, ssh: SftpServer) -> None:
+        self.options = ssh.options
+        self.url = f"{ssh.url}/{uuid.uuid4().hex}"
+
+    def make_bucket(self, tmp_path: Path) -> Bucket:
+        return open_bucket(parse_bucket_url(self.url), self.options)

@@ -13,7 +13,7 @@ from tests.stores.seaweed import wait_ready
 @contextmanager
 def serving(
     argv: Sequence[str], directory: Path, port: int, env: Mapping[str, str] | None = None
-) -> Iterator[None]:
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program in `directory` until the block ends; enter it when `port` answers."""
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "log"
@@ -21,7 +21,7 @@ def serving(
         process = subprocess.Popen(argv, env=env, stdout=out, stderr=out, cwd=directory)
     try:
         wait_ready("127.0.0.1", port, log)
-        yield
+        yield process
     finally:
         process.kill()
         process.wait()

@@ -17,8 +17,8 @@ from tests.local.trainables import stumbles
 from tests.stores.xrootd import XrootdServer, xrootd
 from tune_sync import RunConfig, SyncConfig, cleanup, restore_kwargs
 from tune_sync.buckets.opening import open_bucket
+from tune_sync.buckets.renaming_bucket import ASIDE, ASIDE_S
 from tune_sync.buckets.url import parse_bucket_url
-from tune_sync.buckets.xrootd_bucket import ASIDE, ASIDE_S
 from tune_sync.errors import (
     ConfigError,
     ExperimentExistsError,

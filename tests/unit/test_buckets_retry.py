@@ -123,6 +123,21 @@ def test_a_stream_is_not_started_again() -> None:
     assert client.tries_count == 1
 
 
+def test_a_stream_that_took_nothing_yet_is_begun_again() -> None:
+    class NotConnected(Scripted):
+        def put_stream(self, key: str, chunks: Iterable[bytes | memoryview], *size: object) -> str:
+            self._fail()
+            return super().put_stream(key, chunks)
+
+    bucket, pauses = over(NotConnected(RESET, RESET))
+    bucket.put_stream("x", iter([b"1", b"2"]))
+    assert (bucket.get("x"), pauses) == (b"12", [0.3, 0.6])
+    bucket, pauses = over(NotConnected(*[RESET] * 9))
+    with pytest.raises(StoreUnreachableError):
+        bucket.put_stream("x", iter([b"1", b"2"]))
+    assert len(pauses) == 3
+
+
 def test_what_the_source_of_a_stream_raises_is_not_taken_for_an_error_of_the_store() -> None:
     def chunks() -> Iterator[bytes]:
         yield b"1"

@@ -30,6 +30,8 @@ from tune_sync.errors import ConfigError
         ("root://host:1094//a/b", BucketUrl("root", "host:1094/a/b")),
         ("fsspec+root://host:1094/a/b", BucketUrl("root", "host:1094/a/b")),
         ("xroot://host//a", BucketUrl("root", "host/a")),
+        ("sftp://me@host:22/a/b", BucketUrl("sftp", "me@host:22/a/b")),
+        ("fsspec+ssh://host/a", BucketUrl("sftp", "host/a")),
     ],
 )
 def test_a_url_is_read(text: str, url: BucketUrl) -> None:
@@ -44,6 +46,7 @@ def test_a_url_is_read(text: str, url: BucketUrl) -> None:
         "s3://", "s3:///", "/mnt/dir", "file:///mnt/dir", "s3://b/../c", "s3://b//c", "s3://b/./c",
         "s3://b/x?endpoint_override=http://1.2.3.4", "s3://key:secret@b/x",
         "root://host//a//b", "root://host///a", "root://host",
+        "sftp://host", "sftp://me@host/", "sftp://host//a", "sftp:///a",
         "s3://b/100%", "s3://b/a#b", "s3://b/%ff", "s3://b/a%0Ab", "s3://b/%2e%2e/x", "s3://b/a%5Cb",
     ],
 )  # fmt: skip
@@ -56,6 +59,7 @@ def test_what_is_no_root_is_refused(text: str) -> None:
     "text",
     [
         "s3://key:hidden@b/x", "root://user:hidden@host", "s://key:hidden@b",
+        "sftp://me:hidden@host/x", "ssh://me%3Ahidden@host/x", "sftp://me:hidden@x@host/x",
         "abfs://box@acc.dfs.core.windows.net/a?sv=1&sig=hidden",
     ],
 )  # fmt: skip
@@ -113,6 +117,7 @@ def test_a_secret_in_an_endpoint_is_refused_and_not_repeated(
         ("gs:///path", "no bucket behind gs://"),
         ("abfs:///path", "no bucket behind abfs://"),
         ("root:///host//path", "no host behind root://; write root://host:1094//"),
+        ("sftp:///data/x", "no host behind sftp://; write sftp://user@host:22/data/x"),
     ],
 )
 def test_a_path_is_not_taken_for_the_bucket_that_is_missing(text: str, says: str) -> None:
@@ -161,6 +166,8 @@ def test_paths_and_drives_are_no_buckets() -> None:
     [
         ("s3://b/x", {"secrets": "x"}, "secrets of .*: known are key, .*, tries_count"),
         ("root://h//x", {"secrets": "x"}, "secrets of .*: known are .*, tries_count; XRootD"),
+        ("sftp://h/x", {"secrets": "x"}, "secrets of .*: known are username, .*, tries_count"),
+        ("sftp://h:x/x", {}, "no host in it, or a port that is no number"),
         ("s3://b/x", {"engine": "none"}, "none"),
         ("nosuch://b/x", {}, "nosuch"),
     ],
@@ -198,5 +205,7 @@ def test_a_missing_library_is_told_with_what_to_install(monkeypatch: pytest.Monk
         make_client(parse_bucket_url("gs://b/x"), {})
     with pytest.raises(ConfigError, match=r"no library for root:// .*: pip install fsspec-xrootd$"):
         make_client(parse_bucket_url("root://host//x"), {})
+    with pytest.raises(ConfigError, match=r"no library for sftp:// .*: pip install paramiko$"):
+        make_client(parse_bucket_url("ssh://host/x"), {})
     with pytest.raises(ConfigError, match=r"pip install obstore$"):
         make_client(parse_bucket_url("s3://b/x"), {"engine": "obstore"})

@@ -25,6 +25,8 @@ from tune_sync.buckets.fsspec_bucket import FsspecBucket
 from tune_sync.buckets.obstore_bucket import ObstoreBucket
 from tune_sync.buckets.options import check_s3, is_address, timeouts
 from tune_sync.buckets.schemes import IN_ONE_PROCESS, check_scheme, package_of
+from tune_sync.buckets.sftp_bucket import SftpBucket
+from tune_sync.buckets.sftp_sessions import SftpSessions
 from tune_sync.buckets.url import BucketUrl, redacted
 from tune_sync.buckets.xrootd_bucket import XrootdBucket
 from tune_sync.errors import ConfigError
@@ -38,6 +40,8 @@ OWN_OPTIONS = ("request_timeout_s", "connect_timeout_s", "engine", "tries_count"
 S3_OPTIONS = (
     "key", "secret", "token", "endpoint_url", "region", "anon", "sign_payload", *OWN_OPTIONS,
 )  # fmt: skip
+
+SFTP_OPTIONS = ("username", "password", "key_filename", "passphrase", "host_key")
 
 # The first part of these URLs is a host, and what follows is a path on it.
 _HOSTED = ("hdfs", "webhdfs", "smb")
@@ -67,7 +71,33 @@ def make_client(url: BucketUrl, options: Mapping[str, Any]) -> Client:
         return ObstoreBucket(
             lambda retries: _obstore_store(url, options, retries), by_version=by_version
         )
+    if url.scheme == "sftp":
+        return _sftp(url, options)
     return _xrootd(url, options) if url.scheme == "root" else _fsspec(url, options)
+
+
+def _sftp(url: BucketUrl, options: Mapping[str, Any]) -> Client:
+    known = (*SFTP_OPTIONS, *OWN_OPTIONS)
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ConfigError(
+            f"storage_options {', '.join(unknown)} of {url}: known are {', '.join(known)}"
+        )
+    given = {name: options[name] for name in SFTP_OPTIONS if options.get(name) is not None}
+    wrong = [name for name, value in given.items() if not isinstance(value, str) or not value]
+    if wrong:
+        raise ConfigError(f"storage_options {', '.join(wrong)} of {url}: strings are needed")
+    if not is_address(f"{url.scheme}://{url.bucket}"):
+        raise ConfigError(f"{url}: there is no host in it, or a port that is no number")
+    if not _is_installed("paramiko"):
+        raise ConfigError(_no_library(url, f"pip install {package_of(url.scheme)}"))
+    parts = urlsplit(f"{url.scheme}://{url.bucket}")
+    if parts.username and given.setdefault("username", parts.username) != parts.username:
+        raise ConfigError(f"{url}: storage_options username is another; leave one of them out")
+    sessions = SftpSessions(
+        str(url), parts.hostname or "", parts.port or 0, given, *timeouts(options)
+    )
+    return SftpBucket(str(url), sessions, f"/{url.prefix}")
 
 
 def _xrootd(url: BucketUrl, options: Mapping[str, Any]) -> Client:

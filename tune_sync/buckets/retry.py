@@ -161,12 +161,13 @@ class RetryBucket:
     def put_stream(
         self, key: str, chunks: Iterable[bytes | memoryview], size_bytes: int | None = None
     ) -> str:
-        """See `Bucket.put_stream`. Once bytes were taken, only the client tries parts again."""
+        """See `Bucket.put_stream`. Once bytes were asked for, only the client tries parts again."""
         source = _Source(chunks, remembers=not self.capabilities.marks_streams)
         before = self._do(f"put {key}", lambda c: c.before(key), NO_PLACE)
-        rebuilt = False
+        rebuilt, tried_count = False, 0
         if self._retry.clock() - self._built_s > self._retry.stream_credentials_s:
             self._rebuild()
+        first_s = self._retry.clock()
         while True:
             try:
                 etag = self._here().put_stream(key, source, size_bytes)
@@ -180,12 +181,16 @@ class RetryBucket:
                 found = self._etag_of(key, source) if is_ended_upload(error) else None
                 if found is not None:
                     return found
-                again = is_denied(error) and not rebuilt and not source.is_asked
+                tried_count += 1
+                again = is_denied(error) and not rebuilt
                 if is_denied(error):  # this or the next stream shall have the credentials of now
                     rebuilt = True
                     self._rebuild()
-                if not again:
+                pauses = not again and self._may_begin_again(error, tried_count, first_s)
+                if source.is_asked or not (again or pauses):
                     self._fail(error, f"put {key}", NO_PLACE)
+                if pauses:
+                    self._retry.sleep(self._retry.pause_s(tried_count))
         # A look of its own: it can be tried again, and the stream cannot.
         size = source.taken_bytes
         self._do(f"put {key}", lambda c: c.look_for(key, etag, size, before), NO_PLACE)
@@ -260,6 +265,12 @@ class RetryBucket:
                     self._retry.sleep(self._retry.pause_s(tried_count))
                 else:
                     self._fail(error, doing, absent)
+
+    def _may_begin_again(self, error: Exception, tried_count: int, first_s: float) -> bool:
+        """Whether a stream that took nothing has another try: not where the client tried long."""
+        is_late = self._retry.clock() - first_s >= UNHEARD_S
+        is_last = tried_count >= self._retry.tries_count or is_late
+        return is_transient(error, is_known=self._is_known) and not is_last
 
     def _is_patient(self, error: Exception, began_s: float) -> bool:
         is_there = self._has_answered or is_throttled(error)

@@ -25,13 +25,14 @@ _NO_PLACES = {
     **dict.fromkeys(_NOTEBOOKS, "is a notebook's server, which takes a file whole, in one request"),
     IN_ONE_PROCESS: "is the memory of one process, and each trial has its own",
 }
-# Whose libraries have one connection, which only one thread at a time may use.
-_UNFIT = ("ftp", "sftp", "ssh")
+# Answers 550 to all that fails: nobody can tell what is not there from what may not be seen.
+_UNFIT = "ftp"
 _TESTED = {
     "s3": "obstore",
     "gs": "obstore",
     "abfs": "obstore adlfs",
     "root": "fsspec-xrootd",
+    "sftp": "paramiko",
 }
 
 _SLIP = re.compile(r"([A-Za-z0-9]+)(:/(?!/)|//)")
@@ -61,11 +62,12 @@ def check_scheme(scheme: str) -> None:
         )
     if why := _NO_PLACES.get(scheme):
         raise ConfigError(f"{scheme}:// {why}; {_known()}")
-    if scheme in _UNFIT:
+    if scheme == _UNFIT:
         raise ConfigError(
-            f"{scheme}:// cannot be used: fsspec's library for it hangs where several files are "
-            f"sent at once; a command that reaches that host can be: "
-            f"SyncConfig(syncer=CommandSyncer(...)); {_known()}"
+            f"{scheme}:// cannot be used: its servers answer alike for what is not there and for "
+            "what they refuse, and need not replace a file whole; where that host has SSH, use "
+            "sftp://; or a command that reaches it: SyncConfig(syncer=CommandSyncer(...)); "
+            f"{_known()}"
         )
     known = {*_TESTED, *fsspec.available_protocols(), *fsspec.registry}
     if scheme not in known and scheme.lower() in known:

@@ -11,7 +11,7 @@ from tune_sync.errors import ConfigError
 # The same store under several names.
 _SAME = {
     "s3a": "s3", "s3n": "s3", "gcs": "gs", "az": "abfs", "abfss": "abfs", "adl": "abfs",
-    "xroot": "root",
+    "xroot": "root", "ssh": "sftp",
 }  # fmt: skip
 # So that plain `tune.Tuner.restore` takes it. Azure's is not among them: pyarrow wants the account
 # in it, too.
@@ -19,10 +19,11 @@ KNOWN_TO_ARROW = ("s3", "gs", "hdfs")
 _BY_FSSPEC = "fsspec+"
 # XRootD writes root://host:port//path, as paths there are absolute.
 _XROOTD = "root"
-
+_SFTP = "sftp"
 
 # Where the part before the first slash is a bucket, or a host. Others, as hdfs, may have none.
-_WITH_BUCKET = ("s3", "gs", "abfs", _XROOTD)
+_WITH_BUCKET = ("s3", "gs", "abfs", _XROOTD, _SFTP)
+_LIKE = {_XROOTD: ("host", "host:1094/"), _SFTP: ("host", "user@host:22")}
 
 # What Ray and pyarrow read in a URL as it is; the rest is written as %20 and the like.
 _PLAIN = "/-_.~=:@+&,;!'()*"
@@ -108,7 +109,7 @@ def parse_bucket_url(text: str) -> BucketUrl:
             "one that a name has"
         )
     if given.startswith("/") and scheme in _WITH_BUCKET:
-        missing, like = ("host", "host:1094/") if scheme == _XROOTD else ("bucket", "bucket")
+        missing, like = _LIKE.get(scheme, ("bucket", "bucket"))
         raise ConfigError(
             f"{shown!r}: there is no {missing} behind {scheme}://; write {scheme}://{like}/{path}"
         )
@@ -116,10 +117,12 @@ def parse_bucket_url(text: str) -> BucketUrl:
         path = path.replace("//", "/", 1)
         if "/" not in path:
             raise ConfigError(f"{shown!r}: a URL such as root://host:1094//path is needed")
+    if scheme == _SFTP and "/" not in path:
+        raise ConfigError(f"{shown!r}: a URL such as sftp://user@host:22/path is needed")
     if not is_bucket_url(text) or not path:
         raise ConfigError(f"{shown!r}: a URL such as s3://bucket/path is needed")
     bucket, _, prefix = path.partition("/")
-    if "@" in bucket:
+    if "@" in bucket and scheme != _SFTP:
         container, _, host = bucket.partition("@")
         account = host.partition(".")[0]
         raise ConfigError(
@@ -137,8 +140,10 @@ def parse_bucket_url(text: str) -> BucketUrl:
 
 def _refuse_secrets(scheme: str, path: str) -> None:
     bucket = path.partition("/")[0]
-    is_azures = scheme == "abfs" and ":" not in bucket  # container@account
-    if "?" in path or ("@" in bucket and not is_azures):
+    # container@account, or user@host; escapes could hide a colon.
+    named = bucket if scheme == "abfs" else bucket.rpartition("@")[0]
+    is_name = scheme in ("abfs", _SFTP) and not set(named) & set(":%")
+    if "?" in path or ("@" in bucket and not is_name):
         raise ConfigError(
             f"{scheme}://…: settings and secrets do not belong into the URL, which is stored; use "
             "storage_options, or the environment (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …). "

@@ -1,8 +1,7 @@
 """A bucket through the client of XRootD, which disks of physics sites are reached by.
 
 Not through `fsspec-xrootd`, which keeps files open that were replaced since, and tells no missing
-file from an error; Ray reads through that when it restores. XRootD has directories and a rename
-that replaces: so an object is written aside and renamed into its place, whole.
+file from an error; Ray reads through that when it restores.
 """
 
 from __future__ import annotations
@@ -10,25 +9,14 @@ from __future__ import annotations
 import builtins
 import errno
 import os
-import time
-import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tune_sync.buckets.bucket import Capabilities, ObjectInfo, check_object_key
-from tune_sync.errors import PathRefusedError, PutConflictError
-
-# What is on its way is at the root, under such a name, and is no object.
-ASIDE = ".tune_sync-aside-"
-# Nobody writes one object for so long: what is older was left by a writer that was killed.
-ASIDE_S = 86_400.0
+from tune_sync.buckets.renaming_bucket import Entry, RenamingBucket
+from tune_sync.errors import PathRefusedError
 
 READ_BYTES = 8 << 20
-# Somebody may remove an empty directory just before a file is put into it.
-PLACINGS_COUNT = 3
 
-_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 # What a server answers: https://xrootd.web.cern.ch/doc/dev56/XRdv520.pdf, "error codes".
 _ANSWERED = 400
 _BY_ANSWER: dict[int, type[OSError]] = {
@@ -42,7 +30,7 @@ _NOT_ALLOWED = (204, 205)
 _PARTIAL = 1
 
 
-class XrootdBucket:
+class XrootdBucket(RenamingBucket):
     """See `bucket.Bucket`.
 
     Args:
@@ -52,13 +40,13 @@ class XrootdBucket:
     """
 
     def __init__(self, host: str, root: str, timeout_s: float) -> None:
+        super().__init__(root)
         from XRootD import client
         from XRootD.client import flags
 
         self._client: Any = client
         self._flags: Any = flags
         self._url = f"root://{host}/"
-        self._root = root.rstrip("/")
         self._timeout_s = max(1, round(timeout_s))
         self.rebuild()
 
@@ -66,78 +54,21 @@ class XrootdBucket:
         """A new client, with the credentials of now."""
         self._fs = self._client.FileSystem(self._url)
 
-    def check(self, *, tidies: bool = False) -> None:
-        """See `Client.check`."""
-        for entry in self._listed(""):
-            is_aside = tidies and entry.name.startswith(ASIDE)
-            if is_aside and time.time() - entry.statinfo.modtime > ASIDE_S:
-                self.delete([entry.name])
+    def _stat(self, path: str) -> Entry:
+        return self._entry("", self._do(self._fs.stat, path))
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """See `Bucket.capabilities`."""
-        return Capabilities(conditional_put=False, etags=False)
+    def _scan(self, path: str) -> builtins.list[Entry]:
+        found = self._do(self._fs.dirlist, path, self._flags.DirListFlags.STAT)
+        return [self._entry(entry.name, entry.statinfo) for entry in found]
 
-    def info(self, key: str) -> ObjectInfo | None:
-        """See `Bucket.info`."""
+    def _read(self, path: str, offset_bytes: int, length_bytes: int | None) -> bytes:
+        file = self._open(path, self._flags.OpenFlags.READ)
         try:
-            found = self._do(self._fs.stat, self._path(key))
-        except _ABSENT:
-            return None
-        return None if self._is_dir(found) else _object(key, found)
-
-    def list(self, prefix: str) -> list[ObjectInfo]:
-        """See `Bucket.list`."""
-        return sorted(self._walk(prefix), key=lambda found: found.key)
-
-    def list_dir(self, prefix: str) -> tuple[builtins.list[ObjectInfo], builtins.list[str]]:
-        """See `Bucket.list_dir`."""
-        objects, directories = self._entries(prefix)
-        return sorted(objects, key=lambda found: found.key), sorted(directories)
-
-    def get(self, key: str, offset_bytes: int = 0, length_bytes: int | None = None) -> bytes:
-        """See `Bucket.get`."""
-        file = self._open(self._path(key), self._flags.OpenFlags.READ)
-        try:
-            pieces = self._pieces(file, offset_bytes, length_bytes)
-            return b"".join(pieces)
+            return b"".join(self._pieces(file, offset_bytes, length_bytes))
         finally:
             file.close(timeout=self._timeout_s)
 
-    def put(
-        self, key: str, data: bytes | memoryview, *, create_only: bool = False, if_match: str = ""
-    ) -> str:
-        """See `Bucket.put`."""
-        if create_only and self.info(key) is not None:
-            raise PutConflictError(f"{key} exists: another writer was first")
-        return self.put_stream(key, [data])
-
-    def put_stream(
-        self, key: str, chunks: Iterable[bytes | memoryview], size_bytes: int | None = None
-    ) -> str:
-        """See `Bucket.put_stream`."""
-        path, aside = self._path(key), self._path(f"{ASIDE}{uuid.uuid4().hex}")
-        try:
-            self._write(aside, chunks)
-            self._place(aside, path)
-        except BaseException:
-            with suppress(Exception):  # what goes wrong here must not hide why
-                self._do(self._fs.rm, aside)
-            raise
-        return ""
-
-    def delete(self, keys: Sequence[str]) -> None:
-        """See `Bucket.delete`. A directory goes with the last object in it."""
-        paths = [self._path(key) for key in keys]
-        for path in paths:
-            with suppress(*_ABSENT):
-                self._do(self._fs.rm, path)
-        for directory in sorted({p.rpartition("/")[0] for p in paths}, key=len, reverse=True):
-            self._prune(directory)
-
-    # Inside
-
-    def _write(self, path: str, chunks: Iterable[bytes | memoryview]) -> None:
+    def _write(self, path: str, chunks: Iterable[bytes | memoryview], *, waits: bool) -> None:
         flags = self._flags.OpenFlags
         file, position = self._open(path, flags.NEW | flags.MAKEPATH), 0
         try:
@@ -151,23 +82,16 @@ class XrootdBucket:
             raise
         self._do(file.close)
 
-    def _place(self, aside: str, path: str) -> None:
-        for left in range(PLACINGS_COUNT - 1, -1, -1):
-            try:
-                self._do(self._fs.mv, aside, path)
-                return
-            except FileNotFoundError:
-                if not left:
-                    raise
+    def _move(self, aside: str, path: str) -> None:
+        self._do(self._fs.mv, aside, path)
 
-    def _prune(self, directory: str) -> None:
-        """Remove a directory and those above it, as far as they are empty."""
-        while directory.startswith(f"{self._root}/"):
-            try:
-                self._do(self._fs.rmdir, directory)
-            except Exception:  # not empty, in all likelihood; one that stays is no object
-                return
-            directory = directory.rpartition("/")[0]
+    def _remove(self, path: str) -> None:
+        self._do(self._fs.rm, path)
+
+    def _rmdir(self, path: str) -> None:
+        self._do(self._fs.rmdir, path)
+
+    # Inside
 
     def _pieces(self, file: Any, offset_bytes: int, length_bytes: int | None) -> Iterator[bytes]:
         left = length_bytes
@@ -180,30 +104,9 @@ class XrootdBucket:
             offset_bytes += len(piece)
             left = None if left is None else left - len(piece)
 
-    def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
-        objects, directories = self._entries(prefix)
-        yield from objects
-        for directory in directories:
-            yield from self._walk(directory)
-
-    def _entries(self, prefix: str) -> tuple[builtins.list[ObjectInfo], builtins.list[str]]:
-        start = f"{prefix}/" if prefix else ""
-        found = [
-            entry for entry in self._listed(prefix) if start or not entry.name.startswith(ASIDE)
-        ]
-        infos = {f"{start}{entry.name}": entry.statinfo for entry in found}
-        objects = [_object(key, info) for key, info in infos.items() if not self._is_dir(info)]
-        return objects, [key for key, info in infos.items() if self._is_dir(info)]
-
-    def _listed(self, prefix: str) -> builtins.list[Any]:
-        try:
-            found = self._do(self._fs.dirlist, self._path(prefix), self._flags.DirListFlags.STAT)
-        except _ABSENT:
-            return []
-        return list(found)
-
-    def _is_dir(self, found: Any) -> bool:
-        return bool(found.flags & self._flags.StatInfoFlags.IS_DIR)
+    def _entry(self, name: str, found: Any) -> Entry:
+        is_dir = bool(found.flags & self._flags.StatInfoFlags.IS_DIR)
+        return Entry(name, is_dir, int(found.size), float(found.modtime))
 
     def _open(self, path: str, flags: Any) -> Any:
         file = self._client.File()
@@ -219,11 +122,7 @@ class XrootdBucket:
     def _path(self, key: str) -> str:
         if "?" in key:
             raise PathRefusedError(f"{key!r}: XRootD ends a name at its question mark; rename it")
-        return f"{self._root}/{check_object_key(key)}" if key else self._root
-
-
-def _object(key: str, found: Any) -> ObjectInfo:
-    return ObjectInfo(key, int(found.size), float(found.modtime))
+        return super()._path(key)
 
 
 def _error(status: Any) -> OSError:
