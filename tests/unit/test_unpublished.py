@@ -31,7 +31,7 @@ class Search(Experiment):
     def __init__(self, storage: Path) -> None:
         super().__init__(storage)
         self.broken: dict[str, Exception] = {}
-        self.files = SentFiles()
+        self.filesystem.handler.files = self.files = SentFiles()
         self.trials: list[Trial] = []
         record = self.run.home.committer.record
 
