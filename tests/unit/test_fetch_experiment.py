@@ -21,7 +21,7 @@ from tests.unit.test_mirror import (
     start,
     write_state,
 )
-from tune_sync import fetch_experiment, layout
+from tune_sync import CallbackSyncer, fetch_experiment, layout
 from tune_sync.errors import (
     ConfigError,
     DamagedError,
@@ -104,6 +104,19 @@ def test_a_checkpoint_that_is_not_whole_is_left_out_and_known_to_be_there_in_par
     assert not (copy / layout.manifest_key(NEW)).exists()
     record = json.loads((copy / RECORD_KEY).read_text())
     assert (record["touched"], record["whole"]) == ([OLD, NEW], [OLD])
+
+
+def test_a_download_that_makes_a_file_leaves_nothing(tmp_path: Path) -> None:
+    class Portal(CallbackSyncer):
+        def sync_down(
+            self, remote_dir: str, local_dir: str, exclude: list[str] | None = None
+        ) -> bool:
+            Path(local_dir).write_text("<html>please log in</html>")
+            return True
+
+    with pytest.raises(FileNotFoundError, match="holds no experiment"):
+        fetch_experiment("far/x", tmp_path / "copy", syncer=Portal(print, print, print))
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("torn", ["", f"{STATE_DIR}/"])

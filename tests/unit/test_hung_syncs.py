@@ -213,7 +213,7 @@ def test_a_function_of_a_users_own_may_ask_whether_it_was_given_up(tmp_path: Pat
 
     syncer = CallbackSyncer(upload, upload, print, sync_timeout=0.1)
     syncer.sync_up(str(tmp_path), "old")
-    with pytest.raises(SyncTimeoutError):
+    with pytest.raises(SyncTimeoutError, match=r"^upload to old is not over after"):
         syncer.wait()
     go_on.set()
     syncer.sync_timeout = WITHIN_S

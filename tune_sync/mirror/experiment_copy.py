@@ -7,6 +7,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from tune_sync import layout
@@ -80,6 +81,8 @@ def fetch_experiment(
         os.rename(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        with suppress(OSError):  # a download may have made a file of it
+            partial.unlink()
     return target
 
 

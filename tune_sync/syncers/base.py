@@ -180,6 +180,7 @@ class BackgroundSyncer(Syncer):
         super().__init__(sync_period, sync_timeout)
         self._thread: threading.Thread | None = None
         self._command: Callable[[], None] | None = None
+        self._doing = ""
         self._error: Exception | None = None
         self._revoked: threading.Thread | None = None
 
@@ -196,7 +197,7 @@ class BackgroundSyncer(Syncer):
         """Start the last command again. Raises RuntimeError if there was none."""
         if self._command is None:
             raise RuntimeError("there is no command to retry")
-        self._start(self._command)
+        self._start(self._command, self._doing)
 
     def wait(self, timeout: float | None = None) -> None:
         """See `Syncer.wait`."""
@@ -207,7 +208,9 @@ class BackgroundSyncer(Syncer):
         if self._thread.is_alive():
             if limit_s >= self.sync_timeout:
                 self._revoked = self._thread
-            raise SyncTimeoutError(f"the sync is not over after {limit_s:.0f} s (sync_timeout)")
+            raise SyncTimeoutError(
+                f"{self._doing} is not over after {limit_s:.0f} s (sync_timeout)"
+            )
         was_revoked = self._thread is self._revoked
         self._thread = self._revoked = None
         error, self._error = self._error, None
@@ -219,14 +222,16 @@ class BackgroundSyncer(Syncer):
         if self._thread is not None:
             self._thread.join(self.sync_timeout)
 
-    def _start(self, command: Callable[[], None]) -> bool:
+    def _start(self, command: Callable[[], None], doing: str = "the sync") -> bool:
         """Run a command in the background, after the one that is running.
+
+        `doing`: What it is, for messages.
 
         Raises:
             Exception: What the one before raised, if nobody has waited for it.
         """
         self.wait()
-        self._command = command
+        self._command, self._doing = command, doing
         self._thread = threading.Thread(target=self._run, args=(command,), daemon=True)
         self._thread.start()
         return True

@@ -49,7 +49,7 @@ class CallbackSyncer(BackgroundSyncer):
             with chosen(local_dir, exclude) as source:
                 self._call("upload", self._upload, source, remote_dir)
 
-        return self._start(send)
+        return self._start(send, f"upload to {remote_dir}")
 
     def sync_down(self, remote_dir: str, local_dir: str, exclude: list[str] | None = None) -> bool:
         """See `Syncer.sync_down`."""
@@ -57,11 +57,15 @@ class CallbackSyncer(BackgroundSyncer):
         def fetch(target: str) -> None:
             self._call("download", self._download, remote_dir, target)
 
-        return self._start(lambda: fetch_chosen(fetch, local_dir, exclude))
+        return self._start(
+            lambda: fetch_chosen(fetch, local_dir, exclude), f"download from {remote_dir}"
+        )
 
     def delete(self, remote_dir: str) -> bool:
         """See `Syncer.delete`."""
-        return self._start(lambda: self._call("delete", self._delete, remote_dir))
+        return self._start(
+            lambda: self._call("delete", self._delete, remote_dir), f"delete of {remote_dir}"
+        )
 
     def _call(self, name: str, function: Callable[..., Any], *directories: str) -> None:
         with exits_told(f"{name}{directories}"):

@@ -57,7 +57,9 @@ class CloudSyncer(BackgroundSyncer):
         tree, patterns = scan(Path(local_dir)), tuple(exclude or ())
         bucket = self._bucket(remote_dir)
         sources = {f.path: Path(f.source) for f in tree.files if not matches(f.path, patterns)}
-        return self._start(lambda: put_files(bucket, sources, self._checker()))
+        return self._start(
+            lambda: put_files(bucket, sources, self._checker()), f"upload to {remote_dir}"
+        )
 
     def sync_down(self, remote_dir: str, local_dir: str, exclude: list[str] | None = None) -> bool:
         """Fetch a directory into `local_dir`, which is made if needed. `wait` raises.
@@ -77,7 +79,7 @@ class CloudSyncer(BackgroundSyncer):
             Path(local_dir).mkdir(parents=True, exist_ok=True)
             get_files(bucket, wanted, Path(local_dir), self._checker())
 
-        return self._start(fetch)
+        return self._start(fetch, f"download from {remote_dir}")
 
     def delete(self, remote_dir: str) -> bool:
         """Delete all objects below a URL."""
@@ -89,7 +91,7 @@ class CloudSyncer(BackgroundSyncer):
                 self.check()
                 bucket.delete(keys[start : start + DELETES_COUNT])
 
-        return self._start(delete)
+        return self._start(delete, f"delete of {remote_dir}")
 
     def _checker(self) -> Callable[[], None]:
         """`check` of the command that runs, for the threads that work for it."""
