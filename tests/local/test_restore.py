@@ -271,10 +271,11 @@ def test_an_unreadable_experiment_state_is_an_error_and_starts_nothing(
 
 def test_unreadable_metadata_of_ours_is_an_error_that_names_the_file(copied: Path) -> None:
     file = copied / ".tune_sync/format.json"
-    file.write_text("{")
-    tuner = tune.Tuner.restore(str(copied), stumbles, resume_errored=True)
-    with pytest.raises(DamagedError, match=r"format.json is not readable"):
-        tuner.fit()
+    for unreadable in ("{", "{}", "[]"):
+        file.write_text(unreadable)
+        tuner = tune.Tuner.restore(str(copied), stumbles, resume_errored=True)
+        with pytest.raises(DamagedError, match=r"format.json is not readable"):
+            tuner.fit()
     file.write_text(json.dumps({"format_version": 99}))
     tuner = tune.Tuner.restore(str(copied), stumbles, resume_errored=True)
     with pytest.raises(ConfigError, match=r"format version 99.*install the newer tune_sync"):

@@ -386,10 +386,11 @@ def check_format(data: bytes, file: str, where: str) -> None:
     if not data:  # a power cut may leave it so; a run writes it anew
         return
     try:
-        found = json.loads(data).get("format_version")
-    except (ValueError, AttributeError, RecursionError) as error:
+        found = json.loads(data)["format_version"]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise DamagedError(
-            f"{file} is not readable: {error}; put an empty file in its place if you trust the rest"
+            f"{file} is not readable: {error!r}; put an empty file in its place if you trust the "
+            "rest"
         ) from error
     if found != FORMAT_VERSION:
         raise ConfigError(

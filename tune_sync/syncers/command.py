@@ -20,6 +20,7 @@ from tune_sync.syncers.choosing import chosen, fetch_chosen
 
 # How much of what a command wrote is shown when it fails.
 SHOWN_BYTES = 2000
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 # A command is ended at `sync_timeout`; whoever waits hears that from it, a little later.
 GRACE_S = 30.0
 
@@ -150,4 +151,4 @@ def _last_lines(output: IO[bytes]) -> str:
     size_bytes = output.seek(0, os.SEEK_END)
     output.seek(max(0, size_bytes - SHOWN_BYTES))
     text = output.read().decode(errors="replace").strip()
-    return text or "it wrote nothing"
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text) or "it printed nothing"
