@@ -99,6 +99,13 @@ def test_a_target_with_too_little_memory_says_so(target: Target) -> None:
     assert done.returncode == 1 and "StoreFullError" in done.stderr
 
 
+@pytest.mark.parametrize("size", ["1", "4KiB", "40KiB"])
+def test_small_loads_find_room(target: Target, size: str) -> None:
+    one = ["--duration", "0.1", "--batch-size", "1", "--threads", "1", "--block-size", size]
+    done = initiate(target.address, "--transport", "tcp", *one)
+    assert done.returncode == 0, done.stderr
+
+
 def test_without_a_token_it_tells_how_to_make_one() -> None:
     env = {k: v for k, v in environment().items() if k != "TUNE_SYNC_TOKEN"}
     done = subprocess.run(
@@ -126,7 +133,11 @@ def test_its_help_tells_the_transports_and_the_token(
 
 
 def test_what_is_no_address_is_told_before_all_else() -> None:
-    for words in (["initiator", "127.0.0.1"], ["target", "--listen", "127.0.0.1"]):
+    wrong = ("127.0.0.1", "127.0.0.1:99999", "127.0.0.1:\N{SUPERSCRIPT TWO}")
+    for words in [
+        *(["initiator", at] for at in wrong),
+        *(["target", "--listen", at] for at in wrong),
+    ]:
         done = subprocess.run(
             command(*words), env=environment(), capture_output=True, text=True, timeout=120,
             check=False,

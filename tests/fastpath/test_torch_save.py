@@ -5,6 +5,7 @@ import mmap
 import os
 import pickle
 import shutil
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -201,6 +202,17 @@ def test_a_link_stays_a_link(target: Path, saver: Saver) -> None:
     saver.save("through the link", link)
     assert link.is_symlink()
     assert load(target) == "through the link"
+
+
+def test_a_pipe_is_written_to_and_stays(target: Path, saver: Saver) -> None:
+    pipe, read = target.with_name("pipe"), list[bytes]()
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    saver.save({"a": torch.ones(3)}, pipe)
+    reader.join()
+    assert pipe.is_fifo()
+    assert torch.load(io.BytesIO(read[0]))["a"].tolist() == [1.0] * 3
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077])

@@ -48,10 +48,10 @@ class Store(MemoryBucket):
         return etag
 
 
-def check(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def check(store: Store, monkeypatch: pytest.MonkeyPatch, *, for_all: bool = True) -> None:
     monkeypatch.setattr(opening, "make_client", lambda url, options: store)
     monkeypatch.setattr(opening, "Retry", partial(Retry, sleep=lambda pause_s: None))
-    check_bucket(URL, {}, write=True)
+    check_bucket(URL, {}, write=True, for_all=for_all)
 
 
 def test_a_store_that_overlooks_conditions_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +72,13 @@ def test_one_that_knows_them_costs_one_request(monkeypatch: pytest.MonkeyPatch) 
     store = Store()
     check(store, monkeypatch)
     assert store.puts == [False, True] and not store.objects
+
+
+def test_from_nodes_it_is_put_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores refuse a second put of an object within a second."""
+    store = Store()
+    check(store, monkeypatch, for_all=False)
+    assert store.puts == [False] and not store.objects
 
 
 def test_one_whose_library_does_not_say_so_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

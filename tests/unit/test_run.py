@@ -329,7 +329,7 @@ def test_cleanup_keeps_off_live_runs_and_names_what_is_missing(root: Path) -> No
     ("content", "error"),
     [
         (b'{"format_version": 99}', ConfigError),
-        (b"{}", ConfigError),
+        (b"{}", DamagedError),
         (b"not json", DamagedError),
         (b"[1]", DamagedError),
         (b"\x80\x04.", DamagedError),

@@ -82,16 +82,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _target(arguments: argparse.Namespace) -> int:
-    host, _, port = arguments.listen.rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigError(f"--listen {arguments.listen} is no address; give HOST:PORT")
+    try:
+        host, port = host_and_port(arguments.listen)
+    except ConfigError as error:
+        raise ConfigError(f"--listen {error}") from error
     transport = _transport(arguments, Limits())
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
         bench.serve(
-            transport, host.strip("[]"), int(port), arguments.memory, stop=stop,
+            transport, host, port, arguments.memory, stop=stop,
             on_ready=lambda address: print(f"{transport.name} target at {address}", flush=True),
             on_visit=_tell_visit, duration_s=arguments.duration,
         )  # fmt: skip

@@ -77,7 +77,8 @@ def initiate(transport: Transport, address: str, load: Load) -> Result:
         TuneSyncError: What `connect` and transfers raise.
     """
     with ExitStack() as stack:
-        slots = Slots(memory_limit_bytes=2 * load.size_bytes, max_checkpoints_in_memory=1)
+        limit_bytes = 2 * load.size_bytes + _SLOT_BYTES
+        slots = Slots(memory_limit_bytes=limit_bytes, max_checkpoints_in_memory=1)
         stack.callback(slots.close)
         slot = slots.take(load.size_bytes)
         if slot is None:
@@ -91,6 +92,8 @@ def initiate(transport: Transport, address: str, load: Load) -> Result:
 
 
 _PATTERN = os.urandom(1 << 16)
+# What a slot takes besides, at most.
+_SLOT_BYTES = 1 << 20
 
 
 def _measure(peer: Peer, region: Region, load: Load) -> Result:

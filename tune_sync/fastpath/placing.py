@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,6 +63,15 @@ def place_by(path: Path, fill: Callable[[Path], None], need_bytes: int = 0) -> N
             os.fsync(file)
         finally:
             os.close(file)
+
+
+def takes_no_file(path: Path) -> bool:
+    """Whether a device, a pipe or a socket is there: what is saved goes into it."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def target_of(path: str | os.PathLike[str]) -> Path:

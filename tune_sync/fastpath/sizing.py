@@ -26,6 +26,8 @@ def shared_memory_bytes(
 ) -> int:
     """Shared memory that each host needs, in bytes.
 
+    The `memory_limit` of checkpoints there is what it is with `spare=0`.
+
     Args:
         parameter_count: Parameters of the model.
         host_count: Hosts that hold equal parts of each checkpoint.
@@ -34,10 +36,15 @@ def shared_memory_bytes(
         spare: Part of the result that stays free.
 
     Raises:
-        ConfigError: A count below 1, or a part that is not below 1.
+        ConfigError: A count below 1, or a part that is not below 1; a number that is none, or no
+            memory has so many bytes.
     """
     if min(parameter_count, host_count, slot_count) < 1 or bytes_per_parameter <= 0:
         raise ConfigError("counts of parameters, hosts and slots start at 1; give larger ones")
+    if not math.isfinite(parameter_count * bytes_per_parameter * slot_count):
+        raise ConfigError(
+            f"{parameter_count} parameters of {bytes_per_parameter} bytes: no memory has so many"
+        )
     if not 0 <= spare < 1:
         raise ConfigError(f"spare={spare} is not a part of the whole; give one from 0 to below 1")
     share_bytes = parameter_count * bytes_per_parameter / host_count

@@ -47,7 +47,7 @@ class Saver:
         """Save, and return when the copies are on their way. See `tune_sync.torch.save_async`."""
         target = placing.target_of(path)
         with self._lock:
-            planned = self._plan(obj, options)
+            planned = None if placing.takes_no_file(target) else self._plan(obj, options)
             if planned is None:
                 return self._start_slowly(obj, target, options, 0)
             started = self._start(planned, overlap=overlap)
@@ -111,7 +111,10 @@ class Saver:
         self._pool.submit(lambda: None).result()  # earlier saves may be to this path
         done: Future[Path] = Future()
         try:
-            placing.place_by(target, lambda file: _save_plainly(obj, file, options), need_bytes)
+            if placing.takes_no_file(target):
+                torch.save(obj, target, **options)
+            else:
+                placing.place_by(target, lambda file: _save_plainly(obj, file, options), need_bytes)
             done.set_result(target)
         except Exception as error:
             done.set_exception(error)

@@ -140,6 +140,6 @@ def _no_tls(address: str, error: BaseException | None) -> PeerRefusedError:
 def host_and_port(address: str) -> tuple[str, int]:
     """The two parts of it. Raises ConfigError if it is no address."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not (host and port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ConfigError(f"{address!r} is no address; give HOST:PORT")
     return host.strip("[]"), int(port)
