@@ -106,8 +106,10 @@ def without_a_way(cluster: Cluster, name: str) -> Iterator[None]:
     """A host that cannot reach the store."""
     route = ["unreachable", cluster.addresses["store"]]
     cluster.exec(name, ["ip", "route", "add", *route])
-    yield
-    cluster.exec(name, ["ip", "route", "del", *route])
+    try:
+        yield
+    finally:
+        cluster.exec(name, ["ip", "route", "del", *route])
 
 
 def test_a_node_that_cannot_use_the_bucket_is_told_before_training(cluster: Cluster) -> None:

@@ -104,7 +104,7 @@ def test_where_memory_is_first_a_disk_that_cannot_be_written_is_warned_of(
 def test_what_is_reported_on_a_node_whose_disk_cannot_be_written_goes_to_its_destination(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging_probe, "runs_trials", lambda resources: False)
+    monkeypatch.setattr(staging_probe, "trial_nodes", list)
     sync = SyncConfig(upload_dir=tmp_path / "far", wait_for="staged", staging_dir=NOT_WRITABLE)
     config = RunConfig(name="x", verbose=0, sync_config=sync)
     results = tune.Tuner(train_n, run_config=config).fit()

@@ -48,10 +48,10 @@ class Store(MemoryBucket):
         return etag
 
 
-def check(store: Store, monkeypatch: pytest.MonkeyPatch, *, for_all: bool = True) -> None:
+def check(store: Store, monkeypatch: pytest.MonkeyPatch, *, by_node: bool = False) -> None:
     monkeypatch.setattr(opening, "make_client", lambda url, options: store)
     monkeypatch.setattr(opening, "Retry", partial(Retry, sleep=lambda pause_s: None))
-    check_bucket(URL, {}, write=True, for_all=for_all)
+    check_bucket(URL, {}, write=True, by_node=by_node)
 
 
 def test_a_store_that_overlooks_conditions_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_one_that_knows_them_costs_one_request(monkeypatch: pytest.MonkeyPatch) 
 def test_from_nodes_it_is_put_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores refuse a second put of an object within a second."""
     store = Store()
-    check(store, monkeypatch, for_all=False)
+    check(store, monkeypatch, by_node=True)
     assert store.puts == [False] and not store.objects
 
 

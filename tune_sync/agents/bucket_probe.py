@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 
-from tune_sync.agents.probe import PROBE_TIMEOUT_S, answer, ask, runs_trials
+from tune_sync.agents.probe import PROBE_TIMEOUT_S, answer, ask, name_of, trial_nodes
 from tune_sync.buckets.environment import of_each_trial
 from tune_sync.buckets.opening import check_bucket
 from tune_sync.buckets.url import BucketUrl
@@ -41,7 +41,7 @@ def check_bucket_of_nodes(spec: Spec, connector: Connector) -> None:
     Raises:
         ConfigError, StoreError: Nodes cannot use it, or have no tune_sync. Names all, and why.
     """
-    nodes = [node for node in ray.nodes() if node["Alive"] and runs_trials(node["Resources"])]
+    nodes = trial_nodes()
     plain, env = spec.to_plain(), of_each_trial()
     asked = [(n, ask(_look, plain, connector, n["NodeID"], env_vars=env)) for n in nodes]
     end_s = time.monotonic() + PROBE_TIMEOUT_S
@@ -49,9 +49,7 @@ def check_bucket_of_nodes(spec: Spec, connector: Connector) -> None:
     found = [(node, error) for node, error in troubles if error is not None]
     if not found:
         return
-    told = ". ".join(
-        f"node {node['NodeID']} ({node['NodeManagerAddress']}): {error}" for node, error in found
-    )
+    told = ". ".join(f"{name_of(node)}: {error}" for node, error in found)
     text = f"{spec.where} cannot be used by {len(found)} of {len(nodes)} nodes. {told}. {WAYS_OUT}"
     if spec.options.on_sync_error == "continue":
         logger.warning("%s", text)
@@ -65,10 +63,7 @@ def _trouble(node: Mapping[str, Any], ref: Any, end_s: float) -> ConfigError | S
     except ray.exceptions.RayTaskError as error:  # it does not begin: tune_sync is not there
         return ConfigError(f"it cannot be asked: {error}")
     except ray.exceptions.RayError as error:
-        logger.warning(
-            "node %s (%s): whether it can use the bucket is not known: %s",
-            node["NodeID"], node["NodeManagerAddress"], error,
-        )  # fmt: skip
+        logger.warning("%s: whether it can use the bucket is not known: %s", name_of(node), error)
         return None
     return found
 
@@ -82,7 +77,7 @@ def _look(
     spec = Spec.from_plain(plain)
     url = BucketUrl(spec.scheme, f"{spec.root}/{spec.experiment}")
     try:
-        check_bucket(url, connector.storage_options(spec), write=True)
+        check_bucket(url, connector.storage_options(spec), write=True, by_node=True)
     except (ConfigError, StoreError) as error:
         return type(error)(str(error))  # without causes, which may be of no class of the driver's
     except Exception as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 
-from tune_sync.agents.probe import PROBE_TIMEOUT_S, answer, ask, runs_trials
+from tune_sync.agents.probe import PROBE_TIMEOUT_S, answer, ask, name_of, trial_nodes
 from tune_sync.errors import ConfigError
 from tune_sync.fastpath.budget import Budget
 from tune_sync.fastpath.pages import room_bytes
@@ -29,14 +29,12 @@ def check_memory(options: Options) -> None:
     Raises:
         ConfigError: No node has what the user asked for.
     """
-    nodes = [node for node in ray.nodes() if node["Alive"] and runs_trials(node["Resources"])]
+    nodes = trial_nodes()
     asked = [(node, ask(_room, options.memory_dir, node["NodeID"])) for node in nodes]
     end_s = time.monotonic() + PROBE_TIMEOUT_S
     short = {node["NodeID"]: _shortage(node, ref, options, end_s) for node, ref in asked}
     troubles = [
-        f"node {node['NodeID']} ({node['NodeManagerAddress']}): {short[node['NodeID']]}"
-        for node in nodes
-        if short[node["NodeID"]]
+        f"{name_of(node)}: {short[node['NodeID']]}" for node in nodes if short[node["NodeID"]]
     ]
     if options.memory_limit_bytes and nodes and len(troubles) == len(nodes):
         raise ConfigError(f"FastPath(memory_limit=...): no node has it. {'. '.join(troubles)}")

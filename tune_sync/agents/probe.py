@@ -31,22 +31,27 @@ def check_shared(root: str) -> None:
     Raises:
         NotSharedError: Nodes do not see it, or cannot write there; names all of them, and why.
     """
-    nodes = [node for node in ray.nodes() if node["Alive"] and runs_trials(node["Resources"])]
     with Mark(root) as mark:
-        asked = [(node, ask(_probe, str(mark.path), node["NodeID"])) for node in nodes]
+        asked = [(node, ask(_probe, str(mark.path), node["NodeID"])) for node in trial_nodes()]
         end_s = time.monotonic() + PROBE_TIMEOUT_S
         troubles = [(node, _trouble(node, ref, mark, end_s)) for node, ref in asked]
-    wrong = [
-        f"node {node['NodeID']} ({node['NodeManagerAddress']}): {trouble}"
-        for node, trouble in troubles
-        if trouble
-    ]
+    wrong = [f"{name_of(node)}: {trouble}" for node, trouble in troubles if trouble]
     if wrong:
         raise NotSharedError(
             f"{root} is not shared by all nodes. {'. '.join(wrong)}. Mount the same directory "
             'there, or leave upload_dir out and use tune_sync.SyncConfig(syncer="auto"): it needs '
             "no shared storage"
         )
+
+
+def trial_nodes() -> list[dict[str, Any]]:
+    """The living nodes that may run trials, as Ray tells of them."""
+    return [node for node in ray.nodes() if node["Alive"] and runs_trials(node["Resources"])]
+
+
+def name_of(node: Mapping[str, Any]) -> str:
+    """A node, for messages."""
+    return f"node {node['NodeID']} ({node['NodeManagerAddress']})"
 
 
 def runs_trials(resources: Mapping[str, float]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import ray
 
-from tune_sync.agents.probe import PROBE_TIMEOUT_S, answer, ask, runs_trials
+from tune_sync.agents.probe import PROBE_TIMEOUT_S, answer, ask, name_of, trial_nodes
 from tune_sync.behind.staging_roots import Trouble, trouble_of
 from tune_sync.errors import ConfigError
 from tune_sync.spec import Spec
@@ -42,13 +42,10 @@ def check_staging(spec: Spec) -> None:
         return
     # What is on a disk of the home node already is not staged on that beside it.
     leaves_out = "" if spec.options.memory_dir else spec.home_node
-    nodes = [
-        node for node in ray.nodes()
-        if node["Alive"] and runs_trials(node["Resources"]) and node["NodeID"] != leaves_out
-    ]  # fmt: skip
+    nodes = [node for node in trial_nodes() if node["NodeID"] != leaves_out]
     asked = [(node, ask(_look, spec.options.staging_dir, node["NodeID"])) for node in nodes]
     end_s = time.monotonic() + PROBE_TIMEOUT_S
-    answers = [(_name(node), _answer(node, ref, end_s)) for node, ref in asked]
+    answers = [(name_of(node), _answer(node, ref, end_s)) for node, ref in asked]
     found = [(name, trouble) for name, trouble in answers if trouble is not None]
     has_memory = bool(spec.options.memory_dir)
     if found and all(t is not None and (t.is_hopeless or not has_memory) for _, t in answers):
@@ -62,13 +59,9 @@ def _answer(node: Mapping[str, Any], ref: Any, end_s: float) -> Trouble | None:
     try:
         found: Trouble | None = answer(ref, end_s)
     except ray.exceptions.RayError as error:
-        logger.warning("%s: its staging directory cannot be looked at: %s", _name(node), error)
+        logger.warning("%s: its staging directory cannot be looked at: %s", name_of(node), error)
         return None
     return found
-
-
-def _name(node: Mapping[str, Any]) -> str:
-    return f"node {node['NodeID']} ({node['NodeManagerAddress']})"
 
 
 def _look(staging_dir: str, node_id: str) -> Trouble | None:

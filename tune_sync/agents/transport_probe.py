@@ -15,7 +15,7 @@ from typing import Any
 
 import ray
 
-from tune_sync.agents.probe import PROBE_TIMEOUT_S, answer, ask, runs_trials
+from tune_sync.agents.probe import PROBE_TIMEOUT_S, answer, ask, name_of, runs_trials
 from tune_sync.behind.replica_transports import names_of, serve, transports_of, wish_of
 from tune_sync.errors import ConfigError, PeerLostError, TransportMissingError, TuneSyncError
 from tune_sync.fastpath import Slots
@@ -93,7 +93,7 @@ def _check_reach(nodes: Sequence[Node], options: Options) -> None:
 
 
 def _told(lacking: Sequence[tuple[Node, str]]) -> list[str]:
-    return [f"node {n['NodeID']} ({n['NodeManagerAddress']}): {why}" for n, why in lacking if why]
+    return [f"{name_of(node)}: {why}" for node, why in lacking if why]
 
 
 def _ask_all(nodes: Sequence[Node], probe: Any, *args: object) -> list[tuple[Node, dict[str, str]]]:

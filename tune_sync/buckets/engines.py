@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -76,13 +76,17 @@ def make_client(url: BucketUrl, options: Mapping[str, Any]) -> Client:
     return _xrootd(url, options) if url.scheme == "root" else _fsspec(url, options)
 
 
-def _sftp(url: BucketUrl, options: Mapping[str, Any]) -> Client:
-    known = (*SFTP_OPTIONS, *OWN_OPTIONS)
-    unknown = sorted(set(options) - set(known))
-    if unknown:
+def _check_names(
+    url: BucketUrl, options: Mapping[str, Any], known: Sequence[str], besides: str = ""
+) -> None:
+    if unknown := sorted(set(options).difference(known)):
         raise ConfigError(
-            f"storage_options {', '.join(unknown)} of {url}: known are {', '.join(known)}"
+            f"storage_options {', '.join(unknown)} of {url}: known are {', '.join(known)}{besides}"
         )
+
+
+def _sftp(url: BucketUrl, options: Mapping[str, Any]) -> Client:
+    _check_names(url, options, (*SFTP_OPTIONS, *OWN_OPTIONS))
     given = {name: options[name] for name in SFTP_OPTIONS if options.get(name) is not None}
     wrong = [name for name, value in given.items() if not isinstance(value, str) or not value]
     if wrong:
@@ -101,23 +105,14 @@ def _sftp(url: BucketUrl, options: Mapping[str, Any]) -> Client:
 
 
 def _xrootd(url: BucketUrl, options: Mapping[str, Any]) -> Client:
-    unknown = sorted(set(options) - {*OWN_OPTIONS})
-    if unknown:
-        raise ConfigError(
-            f"storage_options {', '.join(unknown)} of {url}: known are {', '.join(OWN_OPTIONS)}; "
-            "XRootD takes credentials from the environment"
-        )
+    _check_names(url, options, OWN_OPTIONS, "; XRootD takes credentials from the environment")
     if not _is_installed("XRootD"):
         raise ConfigError(_no_library(url, f"pip install {package_of(url.scheme)}"))
     return XrootdBucket(url.bucket, f"/{url.prefix}", timeouts(options)[0])
 
 
 def _s3(url: BucketUrl, options: Mapping[str, Any]) -> Client:
-    unknown = sorted(set(options) - set(S3_OPTIONS))
-    if unknown:
-        raise ConfigError(
-            f"storage_options {', '.join(unknown)} of {url}: known are {', '.join(S3_OPTIONS)}"
-        )
+    _check_names(url, options, S3_OPTIONS)
     texts = ("key", "secret", "token", "endpoint_url", "region")
     wrong = [name for name in texts if not isinstance(options.get(name) or "", str)]
     if wrong:

@@ -47,16 +47,16 @@ def open_bucket(
 
 
 def check_bucket(
-    url: BucketUrl, options: Mapping[str, Any] | None, *, write: bool, for_all: bool = False
+    url: BucketUrl, options: Mapping[str, Any] | None, *, write: bool, by_node: bool = False
 ) -> None:
     """Look whether a bucket can be used, with as few requests as that takes.
 
     Args:
         url: The root.
         options: `SyncConfig.storage_options`; none takes those of the environment.
-        write: Put and delete an object as well.
-        for_all: What need not be done from each node besides: put it on condition, where its
-            library can, and remove what was left aside.
+        write: Put and delete an object as well, and put it on condition where its library can.
+            Remove what was left aside.
+        by_node: The driver has looked: leave out the two that need not be done by each node.
 
     Raises:
         ConfigError: No such bucket, another region, a missing library; a store that overlooks
@@ -67,7 +67,7 @@ def check_bucket(
     quick = dict(options or environment_options())
     quick.setdefault("request_timeout_s", 10.0)
     bucket = open_bucket(url, quick, Retry(CHECK_TRIES_COUNT, patience_s=CHECK_PATIENCE_S))
-    bucket.check(tidies=for_all)
+    bucket.check(tidies=write and not by_node)
     probe = f"{PROBE_KEY}-{uuid.uuid4().hex}"
     if bucket.info(probe) is not None:  # a web server may have a page for every path
         raise ConfigError(
@@ -77,7 +77,7 @@ def check_bucket(
     if write:
         retry = Retry(PROBE_TRIES_COUNT, patience_s=CHECK_PATIENCE_S)
         try:
-            _check_puts(url, open_bucket(url, quick, retry), probe, conditions=for_all)
+            _check_puts(url, open_bucket(url, quick, retry), probe, conditions=not by_node)
         except StoreDeniedError as error:
             raise StoreDeniedError(
                 f"before training an object is put and deleted, to see that both work: {error}"

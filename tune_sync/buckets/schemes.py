@@ -24,9 +24,13 @@ _NO_PLACES = {
     ),
     **dict.fromkeys(_NOTEBOOKS, "is a notebook's server, which takes a file whole, in one request"),
     IN_ONE_PROCESS: "is the memory of one process, and each trial has its own",
+    # It answers 550 to all that fails.
+    "ftp": (
+        "cannot be used: its servers answer alike for what is not there and for what they refuse, "
+        "and need not replace a file whole; where that host has SSH, use sftp://; or a command "
+        "that reaches it: SyncConfig(syncer=CommandSyncer(...))"
+    ),
 }
-# Answers 550 to all that fails: nobody can tell what is not there from what may not be seen.
-_UNFIT = "ftp"
 _TESTED = {
     "s3": "obstore",
     "gs": "obstore",
@@ -62,13 +66,6 @@ def check_scheme(scheme: str) -> None:
         )
     if why := _NO_PLACES.get(scheme):
         raise ConfigError(f"{scheme}:// {why}; {_known()}")
-    if scheme == _UNFIT:
-        raise ConfigError(
-            f"{scheme}:// cannot be used: its servers answer alike for what is not there and for "
-            "what they refuse, and need not replace a file whole; where that host has SSH, use "
-            "sftp://; or a command that reaches it: SyncConfig(syncer=CommandSyncer(...)); "
-            f"{_known()}"
-        )
     known = {*_TESTED, *fsspec.available_protocols(), *fsspec.registry}
     if scheme not in known and scheme.lower() in known:
         raise ConfigError(f"{scheme}:// is unknown; write it in lower case: {scheme.lower()}://")

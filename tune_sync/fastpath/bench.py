@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tune_sync.errors import StoreFullError
 from tune_sync.fastpath.folder import SHARED_MEMORY
-from tune_sync.fastpath.slots import Slots
+from tune_sync.fastpath.slots import HEADROOM_BYTES, Slots
 from tune_sync.fastpath.transports import Part, Peer, Region, Shelf, Transfer, Transport
 
 WRITE, READ = "write", "read"
@@ -77,7 +77,7 @@ def initiate(transport: Transport, address: str, load: Load) -> Result:
         TuneSyncError: What `connect` and transfers raise.
     """
     with ExitStack() as stack:
-        limit_bytes = 2 * load.size_bytes + _SLOT_BYTES
+        limit_bytes = 2 * (load.size_bytes + HEADROOM_BYTES)
         slots = Slots(memory_limit_bytes=limit_bytes, max_checkpoints_in_memory=1)
         stack.callback(slots.close)
         slot = slots.take(load.size_bytes)
@@ -92,8 +92,6 @@ def initiate(transport: Transport, address: str, load: Load) -> Result:
 
 
 _PATTERN = os.urandom(1 << 16)
-# What a slot takes besides, at most.
-_SLOT_BYTES = 1 << 20
 
 
 def _measure(peer: Peer, region: Region, load: Load) -> Result:

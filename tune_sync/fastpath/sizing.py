@@ -26,7 +26,7 @@ def shared_memory_bytes(
 ) -> int:
     """Shared memory that each host needs, in bytes.
 
-    The `memory_limit` of checkpoints there is what it is with `spare=0`.
+    With `spare=0` it is the `memory_limit` for checkpoints there.
 
     Args:
         parameter_count: Parameters of the model.
@@ -36,8 +36,7 @@ def shared_memory_bytes(
         spare: Part of the result that stays free.
 
     Raises:
-        ConfigError: A count below 1, or a part that is not below 1; a number that is none, or no
-            memory has so many bytes.
+        ConfigError: A count below 1, a part that is not below 1, or more than any memory has.
     """
     if min(parameter_count, host_count, slot_count) < 1 or bytes_per_parameter <= 0:
         raise ConfigError("counts of parameters, hosts and slots start at 1; give larger ones")

@@ -27,7 +27,7 @@ _PAGE_BYTES = 4096
 # Part of a slot that may stay unused: what is not data (names, numbers) changes its length.
 _UNUSED_PART = 1 / 64
 _UNUSED_BYTES = 1 << 20
-_HEADROOM_BYTES = 64 << 10
+HEADROOM_BYTES = 64 << 10
 # How long to wait for a save that is on its way, before the slow way is taken.
 WAIT_S = 60.0
 WARNING_PERIOD_S = 60.0
@@ -159,7 +159,7 @@ class Slots:
             self._account.slots.remove(slot)
             self._changed.notify_all()  # who waits for it has to look for another
         slot.close()
-        self.prepare(slot.capacity_bytes - _HEADROOM_BYTES, 1)
+        self.prepare(slot.capacity_bytes - HEADROOM_BYTES, 1)
 
     def close(self) -> None:
         """Give all memory back; checkpoints that are linked elsewhere stay."""
@@ -216,7 +216,7 @@ class Slots:
 
     def _claim(self, need_bytes: int) -> int | None:
         """Reserve budget for one more slot; None if there is none. Called with the lock."""
-        size_bytes = -(-(need_bytes + _HEADROOM_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
+        size_bytes = -(-(need_bytes + HEADROOM_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
         if self._is_closed or self._count(need_bytes) >= self._most or not self._make_folder():
             return None
         sweep(self.folder)

@@ -262,9 +262,10 @@ class SendQueue:
         """
         newest: dict[str, str] = {}
         known = {*self._orders.published, *self._orders.expected}.difference(self._orders.dropped)
-        for item in (item for item in self._items.values() if item.attempt in known):
-            trial = layout.parent(item.checkpoint)
-            newest[trial] = max(newest.get(trial, ""), item.checkpoint, key=layout.by_age)
+        for item in self._items.values():
+            if item.attempt in known:
+                trial = layout.parent(item.checkpoint)
+                newest[trial] = max(newest.get(trial, ""), item.checkpoint, key=layout.by_age)
         return set(newest.values())
 
     def _is_removable(

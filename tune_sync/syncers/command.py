@@ -68,7 +68,7 @@ class CommandSyncer(BackgroundSyncer):
             with chosen(local_dir, exclude) as source:
                 self._run_command(self._upload, source, remote_dir)
 
-        return self._start(send)
+        return self._start(send, f"upload to {remote_dir}")
 
     def sync_down(self, remote_dir: str, local_dir: str, exclude: list[str] | None = None) -> bool:
         """See `Syncer.sync_down`."""
@@ -76,11 +76,15 @@ class CommandSyncer(BackgroundSyncer):
         def fetch(target: str) -> None:
             self._run_command(self._download, remote_dir, target)
 
-        return self._start(lambda: fetch_chosen(fetch, local_dir, exclude))
+        return self._start(
+            lambda: fetch_chosen(fetch, local_dir, exclude), f"download from {remote_dir}"
+        )
 
     def delete(self, remote_dir: str) -> bool:
         """See `Syncer.delete`."""
-        return self._start(lambda: self._run_command(self._delete, "", remote_dir))
+        return self._start(
+            lambda: self._run_command(self._delete, "", remote_dir), f"delete of {remote_dir}"
+        )
 
     def wait(self, timeout: float | None = None) -> None:
         """See `Syncer.wait`."""

@@ -54,7 +54,7 @@ class ObjectStoreSyncer(BackgroundSyncer):
                     handler.send_file(file, f"{remote_dir}/{file.path}", remote_dir)
             handler.barrier()
 
-        return self._start(send)
+        return self._start(send, f"upload to {remote_dir}")
 
     def sync_down(self, remote_dir: str, local_dir: str, exclude: list[str] | None = None) -> bool:
         """Fetch a directory into `local_dir`, which is made if needed."""
@@ -80,7 +80,7 @@ class ObjectStoreSyncer(BackgroundSyncer):
                     finally:
                         fresh.unlink(missing_ok=True)
 
-        return self._start(fetch)
+        return self._start(fetch, f"download from {remote_dir}")
 
     def delete(self, remote_dir: str) -> bool:
         """Delete a directory of the run."""
@@ -90,7 +90,7 @@ class ObjectStoreSyncer(BackgroundSyncer):
             self.check()
             handler.delete_dir(remote_dir)
 
-        return self._start(delete)
+        return self._start(delete, f"delete of {remote_dir}")
 
     def _handler(self) -> SyncHandler:
         handler: Any = getattr(self._filesystem, "handler", None)

@@ -50,7 +50,7 @@ class SharedDirectorySyncer(BackgroundSyncer):
     def delete(self, remote_dir: str) -> bool:
         """Delete a directory; fine if it is not there."""
         directory = _path(remote_dir)
-        return self._start(lambda: _remove(directory, self.check))
+        return self._start(lambda: _remove(directory, self.check), f"delete of {directory}")
 
     def _copy(
         self, source: Path, target: Path, patterns: tuple[str, ...], look: Callable[[], Tree]
@@ -60,8 +60,9 @@ class SharedDirectorySyncer(BackgroundSyncer):
                 f"{target} is inside of {source}: every copy would hold the ones before; choose a "
                 "target outside of it"
             )
+        doing = f"copy of {source} to {target}"
         if is_same_directory(source, target):
-            return self._start(lambda: None)
+            return self._start(lambda: None, doing)
 
         def copy() -> None:
             tree = look()
@@ -76,7 +77,7 @@ class SharedDirectorySyncer(BackgroundSyncer):
                     self.check()
                     _copy_whole(file.source, target / file.path, self.check)
 
-        return self._start(copy)
+        return self._start(copy, doing)
 
 
 def _path(remote_dir: str) -> Path:

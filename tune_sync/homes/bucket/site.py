@@ -53,7 +53,7 @@ class BucketSite:
             ConfigError: It is inside of another experiment, or cannot be used.
             StoreDeniedError, StoreUnreachableError: See `check_bucket`.
         """
-        check_bucket(self._url, self._options, write=True, for_all=True)
+        check_bucket(self._url, self._options, write=True)
         self._refuse_inside_another()
 
     def _refuse_inside_another(self) -> None:
